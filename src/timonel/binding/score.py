@@ -1,0 +1,148 @@
+"""Scores of pairs: three log-probabilities for each condition, and what follows from them.
+
+    S  = log P(neither) - log(P(varied) + P(other))          [pairs]
+    dS = S_match - S_mismatch;   negative: the model differentiates more when the related identity is there
+    direction = +-(P(varied | varied or other) in MATCH - the same in MISMATCH), signed so that right is positive
+
+Source: "Cultural Binding Heads in Language Models" (arXiv 2605.28543); cloze form, priors and direction are ours.
+Does not show: whether a model treats people fairly; S compares treating both alike with naming one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from timonel.binding.cut import Cut
+from timonel.binding.forms import Form, Kind
+from timonel.binding.pair import CONDITIONS, Pair
+from timonel.engine import Engine, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """All pairs under one intervention: log P of (varied, other, neither) in MATCH and in MISMATCH.
+
+    Shapes: `match`, `mismatch`, and the priors of the same texts where there are any: [p, 3] for p pairs.
+    """
+
+    pairs: tuple[Pair, ...]
+    match: Float[np.ndarray, "p 3"]
+    mismatch: Float[np.ndarray, "p 3"]
+    prior_match: Float[np.ndarray, "p 3"] | None = None
+    prior_mismatch: Float[np.ndarray, "p 3"] | None = None
+
+    @property
+    def has_priors(self) -> bool:
+        """Whether the form knows priors (cloze)."""
+        return self.prior_match is not None
+
+    def s(self, *, pmi: bool = False) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
+        """S in MATCH and in MISMATCH; `pmi` takes the priors off."""
+        return strength(self._log_p("match", pmi)), strength(self._log_p("mismatch", pmi))
+
+    def delta(self, *, pmi: bool = False) -> Float[np.ndarray, "p"]:
+        """S_match - S_mismatch of each pair."""
+        match, mismatch = self.s(pmi=pmi)
+        return match - mismatch
+
+    def direction(self, *, pmi: bool = False) -> Float[np.ndarray, "p"]:
+        """How far MATCH moves the choice between the two identities to the right one, in probability."""
+        sign = np.array([1.0 if pair.polarity == "choose" else -1.0 for pair in self.pairs])
+        return sign * (preference(self._log_p("match", pmi)) - preference(self._log_p("mismatch", pmi)))
+
+    def mass(self) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
+        """Total probability of the three answers in MATCH and in MISMATCH."""
+        return np.exp(self.match).sum(axis=1), np.exp(self.mismatch).sum(axis=1)
+
+    def _log_p(self, condition: str, pmi: bool) -> Float[np.ndarray, "p 3"]:
+        raw = self.match if condition == "match" else self.mismatch
+        if not pmi:
+            return raw
+        prior = self.prior_match if condition == "match" else self.prior_mismatch
+        if prior is None:
+            raise ValueError("The letters form has no priors; ask for the raw score.")
+        return raw - prior
+
+
+def strength(log_p: Float[np.ndarray, "p 3"]) -> Float[np.ndarray, "p"]:
+    """S of each row (varied, other, neither)."""
+    return log_p[:, 2] - np.logaddexp(log_p[:, 0], log_p[:, 1])
+
+
+def preference(log_p: Float[np.ndarray, "p 3"]) -> Float[np.ndarray, "p"]:
+    """P(varied | varied or other) of each row."""
+    return np.exp(log_p[:, 0] - np.logaddexp(log_p[:, 0], log_p[:, 1]))
+
+
+def contrast_requests(form: Form, pairs: Sequence[Pair], kind: Kind, cut: Cut | None = None) -> list[Request]:
+    """All requests of one intervention, pair by pair, MATCH before MISMATCH."""
+    requests = [
+        request for pair in pairs for condition in CONDITIONS for request in form.requests(pair, condition, kind)
+    ]
+    return requests if cut is None else [cut.on(request) for request in requests]
+
+
+def prior_requests(form: Form, pairs: Sequence[Pair], kind: Kind) -> list[Request]:
+    """The priors' requests in the order of `contrast_requests`; none in letters form."""
+    if form.name == "letters":
+        return []
+    texts = [
+        (pair.wording, text)
+        for pair in pairs
+        for condition in CONDITIONS
+        for text in (
+            pair.varied(condition).text,
+            pair.other.text,
+            pair.neither if kind == "S" else pair.wording.knowledge_open_neither,
+        )
+    ]
+    return [form.prior(wording, text) for wording, text in texts]
+
+
+def score_pairs(
+    engine: Engine,
+    form: Form,
+    pairs: Sequence[Pair],
+    kind: Kind,
+    cuts: Sequence[Cut | None] = (None,),
+    *,
+    stage: str = "score",
+) -> list[Contrast]:
+    """Scores the pairs under each intervention, all in one call of the engine, so that they share their prefixes.
+
+    Args:
+        engine: of the model.
+        form: how pairs are asked.
+        pairs: what to ask.
+        kind: S or K.
+        cuts: interventions; None is the unsteered model.
+        stage: name for the progress.
+
+    Returns:
+        One contrast an intervention, in order.
+    """
+    requests = [contrast_requests(form, pairs, kind, cut) for cut in cuts]
+    priors = prior_requests(form, pairs, kind)
+    answers = engine.score([*priors, *(request for some in requests for request in some)], stage=stage)
+    prior = _table(answers[: len(priors)]) if priors else None
+    tables = [_table(answers[start : start + len(requests[0])]) for start in _starts(len(priors), requests)]
+    return [
+        Contrast(
+            tuple(pairs), table[:, 0], table[:, 1], None if prior is None else prior[:, 0],
+            None if prior is None else prior[:, 1],
+        )
+        for table in tables
+    ]  # fmt: skip
+
+
+def _starts(first: int, requests: Sequence[Sequence[Request]]) -> list[int]:
+    return [first + index * len(some) for index, some in enumerate(requests)]
+
+
+def _table(answers: Sequence[tuple[float, ...]]) -> Float[np.ndarray, "p 2 3"]:
+    """Answers in the order of `contrast_requests` as pairs x conditions x (varied, other, neither)."""
+    return np.array([value for one in answers for value in one]).reshape(-1, 2, 3)

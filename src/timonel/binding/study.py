@@ -1,0 +1,186 @@
+"""The binding study, as it would be told in a method section.
+
+    1. Every pair is asked twice, with the related identity and without: S, and dS = S_match - S_mismatch.
+    2. The same is asked of what the model knows: K, and dK.
+    3. The attention edge from the related identity to the item is cut at the chosen heads, and dS is measured again;
+       the other identity's edge is cut too, as the control.
+    4. Every effect is reported on all pairs, on the clean subset and by polarity, with an item-clustered interval.
+
+Source: "Cultural Binding Heads in Language Models" (arXiv 2605.28543), whose choices and ours are told apart in the
+method page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from timonel.binding.cut import SPANS, Cut, every_head
+from timonel.binding.forms import Form, FormName, Rows, Wrap, default_form
+from timonel.binding.knockout import knockout_table
+from timonel.binding.pair import Pair
+from timonel.binding.score import Contrast, contrast_requests, prior_requests, score_pairs
+from timonel.binding.tables import baseline_table, pairs_table
+from timonel.engine import Engine, Request
+from timonel.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+STAGES = ("score", "knockout")
+
+
+@dataclass(frozen=True)
+class BindingResult:
+    """What a study found.
+
+    Attributes:
+        form: letters or cloze, and `form_reason` why.
+        wrap: instruct or base.
+        heads: whose edges were cut; `all_heads` says that these are all there are (the ceiling).
+        pairs: one row a pair, with its scores.
+        baseline: the effects by subset.
+        knockout: what each cut changes; empty where the stage was not asked for.
+        mass: median total probability of the three answers.
+    """
+
+    form: FormName
+    form_reason: str
+    wrap: Wrap
+    heads: tuple[tuple[int, int], ...]
+    all_heads: bool
+    pairs: pd.DataFrame
+    baseline: pd.DataFrame
+    knockout: pd.DataFrame
+    mass: float
+
+    @property
+    def headline(self) -> str:
+        """The score that headlines are about: priors off where there are priors."""
+        return "pmi" if self.form == "cloze" else "raw"
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The run folder's tables by name."""
+        named = {"pairs": self.pairs, "baseline": self.baseline}
+        return named if self.knockout.empty else {**named, "knockout": self.knockout}
+
+
+@dataclass(frozen=True)
+class BindingStudy:
+    """A study that is set up but not run: the form is chosen, the heads are checked, the requests can be counted."""
+
+    form: Form
+    form_reason: str
+    pairs: tuple[Pair, ...]
+    heads: tuple[tuple[int, int], ...]
+    all_heads: bool
+    stages: tuple[str, ...]
+    seed: int
+
+    @classmethod
+    def plan(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        engine: Engine,
+        pairs: Sequence[Pair],
+        *,
+        form: FormName | None = None,
+        wrap: Wrap | None = None,
+        rows: Rows = "own",
+        heads: Sequence[tuple[int, int]] | None = None,
+        stages: Sequence[str] = STAGES,
+        seed: int = 0,
+    ) -> BindingStudy:
+        """Chooses what was left open, and refuses what cannot be done; see `study` for the arguments."""
+        if not pairs:
+            raise InputError("There are no pairs to study, but at least one is needed; ask for more with --pairs.")
+        for stage in stages:
+            if stage not in STAGES:
+                raise InputError(f"There is no stage {stage!r}; the stages are {', '.join(STAGES)}.")
+        wrap = wrap or ("instruct" if getattr(tokenizer, "chat_template", None) else "base")
+        name, reason = default_form(model.num_parameters(), wrap)
+        if form is not None and form != name:
+            name, reason = form, "asked for"
+        geometry = engine.geometry
+        for layer, head in heads or ():
+            geometry.check_head(layer, head)
+        chosen = tuple(sorted(set(heads))) if heads else every_head([layer.heads for layer in geometry.layers])
+        return cls(
+            Form(tokenizer, name, wrap, rows), reason, tuple(pairs), chosen, not heads, tuple(stages), seed
+        )
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The knockout conditions: the related edge, the control, and both."""
+        return tuple(Cut(edge, self.heads) for edge in SPANS) if "knockout" in self.stages else ()
+
+    def requests(self) -> list[Request]:
+        """All that the study will ask of the engine, for counting and for a trial."""
+        asked = [request for kind in ("S", "K") for request in prior_requests(self.form, self.pairs, kind)]
+        asked += contrast_requests(self.form, self.pairs, "K")
+        for cut in (None, *self.cuts):
+            asked += contrast_requests(self.form, self.pairs, "S", cut)
+        return asked
+
+    def run(self, engine: Engine) -> BindingResult:
+        """Does it."""
+        s, *cut = score_pairs(engine, self.form, self.pairs, "S", (None, *self.cuts), stage=" + ".join(self.stages))
+        (k,) = score_pairs(engine, self.form, self.pairs, "K", stage="knowledge")
+        return self.conclude(s, k, dict(zip(self.cuts, cut, strict=True)))
+
+    def conclude(self, s: Contrast, k: Contrast, cuts: dict[Cut, Contrast]) -> BindingResult:
+        """From scores to tables."""
+        return BindingResult(
+            form=self.form.name,
+            form_reason=self.form_reason,
+            wrap=self.form.wrap,
+            heads=self.heads,
+            all_heads=self.all_heads,
+            pairs=pairs_table(s, k),
+            baseline=baseline_table(s, k, seed=self.seed),
+            knockout=knockout_table(s, cuts, pmi=s.has_priors, seed=self.seed),
+            mass=float(np.median(np.concatenate(s.mass()))),
+        )
+
+
+def study(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[Pair],
+    *,
+    form: FormName | None = None,
+    wrap: Wrap | None = None,
+    rows: Rows = "own",
+    heads: Sequence[tuple[int, int]] | None = None,
+    stages: Sequence[str] = STAGES,
+    seed: int = 0,
+    engine: Engine | None = None,
+) -> BindingResult:
+    """Measures binding on a model, and what some heads' edges carry of it.
+
+    Args:
+        model: a supported causal language model; neither moved nor changed.
+        tokenizer: its tokenizer.
+        pairs: what to ask, such as `pairs_from_n4(read_n4(path))`.
+        form: letters or cloze; None takes letters for instruct models of 1B parameters and more, else cloze.
+        wrap: instruct (chat template) or base; None takes instruct where the tokenizer has a template.
+        rows: in cloze form, cut the identity's own rows or those that write it.
+        heads: (layer, query head) whose edges are cut; None takes all heads, the ceiling of what the edge carries.
+        stages: which of `STAGES` to run.
+        seed: of the bootstrap.
+        engine: with a store, progress and batch size of one's own.
+
+    Returns:
+        Tables with an interval beside each effect and the control beside each cut.
+    """
+    engine = engine or Engine(model, tokenizer)
+    planned = BindingStudy.plan(
+        model, tokenizer, engine, pairs, form=form, wrap=wrap, rows=rows, heads=heads, stages=stages, seed=seed
+    )
+    return planned.run(engine)

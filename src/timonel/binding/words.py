@@ -1,0 +1,92 @@
+"""What a result means, in words that claim no more than its intervals do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timonel.binding.knockout import name_heads
+from timonel.binding.study import BindingResult
+
+MASS_FLOOR = 0.5
+
+
+def conclusions(result: BindingResult) -> list[str]:
+    """Two sentences: is there an effect, and does the edge carry it; more where something must be warned of."""
+    effect = _row(result.baseline, quantity="delta_s", score=result.headline, subset="all")
+    said = [_effect_sentence(effect)]
+    if not result.knockout.empty:
+        said.append(_cut_sentence(result, effect))
+    said += warnings(result)
+    return said
+
+
+def warnings(result: BindingResult) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    said = []
+    if result.form == "letters" and result.mass < MASS_FLOOR:
+        said.append(
+            f"Warning: the three letters together get a median probability of {result.mass:.2f} (under {MASS_FLOOR}), "
+            "so this model mostly answers something else; the cloze form (--form cloze) may measure it better."
+        )
+    clean = result.baseline.query("quantity == 'delta_s' and subset == 'clean'")
+    everything = _row(result.baseline, quantity="delta_s", score=result.headline, subset="all")
+    clean = clean[clean["score"] == result.headline]
+    if len(clean) and _excludes(everything) and not _excludes(clean.iloc[0].to_dict()):
+        said.append(
+            "Warning: the effect is not established on the clean subset, so word overlap or related groups may make it."
+        )
+    return said
+
+
+def _effect_sentence(effect: dict[str, Any]) -> str:
+    where = f"{effect['n']} pairs of {effect['n_items']} items"
+    interval = f"ΔS = {effect['value']:+.2f} [{effect['low']:+.2f}, {effect['high']:+.2f}]"
+    if not _excludes(effect):
+        return (
+            f"On {where} the model is not shown to bind: {interval}, and that interval covers 0, "
+            "so no share of an effect can be given."
+        )
+    if effect["value"] > 0:
+        return (
+            f"On {where} the model differentiates *less* when the related identity is there ({interval}): "
+            "the opposite of binding."
+        )
+    return f"On {where} the model binds: it differentiates more when the related identity is there ({interval})."
+
+
+def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
+    cut = _row(result.knockout, edge="related", subset="all")
+    control = _row(result.knockout, edge="related-other", subset="all")
+    which = f"all {len(result.heads)} heads" if result.all_heads else name_heads(result.heads)
+    change = f"ΔS by {cut['change']:+.2f} [{cut['change_low']:+.2f}, {cut['change_high']:+.2f}]"
+    share = ""
+    if cut["reduction"] == cut["reduction"]:
+        share = (
+            f", a reduction of {cut['reduction']:.0%} [{cut['reduction_low']:.0%}, {cut['reduction_high']:.0%}]"
+        )
+    beyond = f"{control['change']:+.2f} [{control['change_low']:+.2f}, {control['change_high']:+.2f}]"
+    low, high = control["change_low"], control["change_high"]
+    if not _excludes(effect):
+        verdict = "with no effect to explain, that says nothing about binding"
+    elif low > 0:
+        verdict = "more than the control cut, so these edges carry part of the effect"
+    elif high < 0:
+        verdict = "less than the control cut, so these edges do not carry the effect"
+    else:
+        verdict = "not told apart from the control cut, so it is not shown that these edges carry the effect"
+    ceiling = "; all heads is the ceiling, a few heads can carry at most this" if result.all_heads else ""
+    return (
+        f"Cutting the related identity's edge to the item at {which} moves {change}{share}; "
+        f"beyond the other identity's edge that is {beyond}: {verdict}{ceiling}."
+    )
+
+
+def _row(table: Any, **where: str) -> dict[str, Any]:
+    for column, value in where.items():
+        table = table[table[column] == value]
+    found: dict[str, Any] = table.iloc[0].to_dict()
+    return found
+
+
+def _excludes(row: dict[str, Any]) -> bool:
+    return bool(row["low"] > 0 or row["high"] < 0)

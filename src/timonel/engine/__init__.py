@@ -1,0 +1,18 @@
+"""Running prompts under conditions: batches, shared prefixes, and a store that survives being killed."""
+
+from timonel.engine.engine import SCORING_VERSION, Engine, Progress, Workload
+from timonel.engine.request import Answer, Reading, Request, choice, continuation
+from timonel.engine.store import Store
+
+__all__ = [
+    "SCORING_VERSION",
+    "Answer",
+    "Engine",
+    "Progress",
+    "Reading",
+    "Request",
+    "Store",
+    "Workload",
+    "choice",
+    "continuation",
+]

@@ -1,0 +1,174 @@
+"""The engine: prompts x conditions in, scores out; the studies say what they need and never how."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from timonel.engine.forward import run_batch
+from timonel.engine.layout import Batch, lay_out
+from timonel.engine.request import Request, Work
+from timonel.engine.store import Store
+from timonel.errors import InputError
+from timonel.models.fingerprint import fingerprint
+from timonel.models.geometry import Geometry
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SCORING_VERSION = 1
+"""Raised whenever a change to the code changes a score by more than rounding; old scores are then not reused."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, the tokens done and the tokens in all."""
+
+# Rows of logits a batch may hold: a quarter of a GiB in float32.
+_LOGITS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a list of requests costs.
+
+    Attributes:
+        requests: as asked for; `distinct` after equal ones are merged; `missing` not in the store yet.
+        plain_tokens: fed by a loop that runs each request whole.
+        tokens: fed by the engine for what is missing, padding included.
+        batches: for what is missing.
+    """
+
+    requests: int
+    distinct: int
+    missing: int
+    plain_tokens: int
+    tokens: int
+    batches: int
+
+
+class Engine:
+    """Runs requests on one model; keeps what it computed in a store."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        store: Store | None = None,
+        batch_tokens: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Prepares an engine; the model is neither moved nor changed.
+
+        Args:
+            model: any supported causal language model.
+            tokenizer: its tokenizer, for the fingerprint.
+            store: where scores are kept; None keeps them in memory.
+            batch_tokens: tokens a batch may feed, padding included; None takes 2,048 on a CPU and 16,384 elsewhere.
+            progress: told how far a call has come.
+        """
+        if batch_tokens is not None and batch_tokens < 1:
+            raise InputError(f"--batch-tokens is {batch_tokens}, but a batch needs at least one token; try 2048.")
+        self.model = model
+        self.geometry = Geometry.of(model)
+        self.fingerprint = fingerprint(model, tokenizer)
+        self.store = store or Store()
+        self.progress = progress
+        weight = model.get_input_embeddings().weight
+        self.half = weight.dtype in (torch.float16, torch.bfloat16)
+        self.batch_tokens = batch_tokens or (2048 if weight.device.type == "cpu" else 16384)
+        implementation = getattr(model.config, "_attn_implementation", None)
+        # In float64 transformers' eager attention makes NaN of pads: the mask overflows its float32 softmax.
+        self._even = weight.dtype == torch.float64 and implementation != "sdpa"
+        self._salt = f"{SCORING_VERSION}|{self.fingerprint}|{weight.dtype}|{implementation}"
+
+    def score(self, requests: Sequence[Request], *, stage: str = "score") -> list[tuple[float, ...]]:
+        """Log-probabilities of the answers of each request, in order; equal requests are computed once.
+
+        Args:
+            requests: what to score.
+            stage: name for the progress.
+
+        Returns:
+            For each request one float64 number an answer, from scores computed in at least float32.
+        """
+        work, place = self._distinct(requests)
+        layout = self._layout(work)
+        keys = self._keys(work, layout)
+        known = self.store.get(keys)
+        todo = [batch for batch in layout if any(keys[member] not in known for member in batch.members)]
+        total = sum(batch.tokens(work) for batch in todo)
+        done = 0
+        if todo and self.progress:
+            self.progress(stage, 0, total)
+        for batch in todo:
+            self.store.begin()
+            answers = run_batch(self.model, self.geometry, batch, work)
+            fresh = {keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)}
+            self.store.put(fresh)
+            known.update(fresh)
+            done += batch.tokens(work)
+            if self.progress:
+                self.progress(stage, done, total)
+        return [known[keys[index]] for index in place]
+
+    def workload(self, requests: Sequence[Request]) -> Workload:
+        """What these requests would cost now; computes nothing."""
+        work, _ = self._distinct(requests)
+        layout = self._layout(work)
+        keys = self._keys(work, layout)
+        known = self.store.get(keys)
+        todo = [batch for batch in layout if any(keys[member] not in known for member in batch.members)]
+        return Workload(
+            requests=len(requests),
+            distinct=len(work),
+            missing=sum(key not in known for key in keys),
+            plain_tokens=sum(len(request.prompt) for request in requests),
+            tokens=sum(batch.tokens(work) for batch in todo),
+            batches=len(todo),
+        )
+
+    def rate(self, requests: Sequence[Request], *, seconds: float = 10.0) -> float:
+        """Tokens a second on a trial of these requests; keeps the scores that it computes."""
+        work, _ = self._distinct(requests)
+        layout = self._layout(work)
+        keys = self._keys(work, layout)
+        tokens, start = 0, time.perf_counter()
+        # From the middle outwards would bias to common lengths; evenly spread batches show them all.
+        for batch in layout[:: max(1, len(layout) // 16)]:
+            self.store.begin()
+            answers = run_batch(self.model, self.geometry, batch, work)
+            self.store.put({keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)})
+            tokens += batch.tokens(work)
+            if time.perf_counter() - start > seconds:
+                break
+        return tokens / (time.perf_counter() - start)
+
+    def _distinct(self, requests: Sequence[Request]) -> tuple[list[Work], list[int]]:
+        """The distinct pieces of work, and for each request which of them it is."""
+        index: dict[Work, int] = {}
+        place = [index.setdefault(Work.of(request), len(index)) for request in requests]
+        return list(index), place
+
+    def _layout(self, work: Sequence[Work]) -> tuple[Batch, ...]:
+        vocabulary = self.geometry.vocab
+        return lay_out(
+            work,
+            batch_tokens=self.batch_tokens,
+            max_readings=max(1, _LOGITS // vocabulary),
+            even=self._even,
+        )
+
+    def _keys(self, work: Sequence[Work], layout: Sequence[Batch]) -> list[str]:
+        """The store's key of each piece; in half precision a score depends on its batch mates, so they are in it."""
+        salts = [self._salt] * len(work)
+        if self.half:
+            for batch in layout:
+                mates = hashlib.sha256(f"{self._salt}|{batch.layout_hash(work)}".encode()).hexdigest()
+                for member in batch.members:
+                    salts[member] = mates
+        return [one.key(salt) for one, salt in zip(work, salts, strict=True)]

@@ -1,0 +1,102 @@
+"""What a study asks the engine for: a prompt, the probabilities to read from it, and a plan that acts meanwhile.
+
+    log P(answer) = sum over its readings r of  log sum_{t in tokens(r)} p(t | ids up to and with position(r))
+
+A letter is one reading of several spellings at the last row; a continuation is one reading of one token at the row
+before each of its tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from timonel.errors import InputError
+from timonel.prompts.prompt import Prompt
+from timonel.steer.plan import Cells, Plan
+
+
+class Reading(NamedTuple):
+    """At a row, the total probability that the next token is one of `tokens`."""
+
+    position: int
+    tokens: tuple[int, ...]
+
+
+Answer = tuple[Reading, ...]
+
+
+def choice(prompt: Prompt, tokens: tuple[int, ...]) -> Answer:
+    """The answer that is one of `tokens`, right after the prompt."""
+    return (Reading(len(prompt) - 1, tokens),)
+
+
+def continuation(prompt: Prompt, span: str = "answer") -> Answer:
+    """The answer that is written out in the prompt itself, in the span `answer`."""
+    positions = prompt.positions(span)
+    if positions[0] == 0:
+        raise InputError("An answer begins at the first token, but it needs a token before it; put a text before it.")
+    return tuple(Reading(position - 1, (prompt.ids[position],)) for position in positions)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing to score: a number (a log-probability) for each of its answers.
+
+    Attributes:
+        prompt: ids and spans.
+        answers: what to read.
+        plan: what acts meanwhile.
+    """
+
+    prompt: Prompt
+    answers: tuple[Answer, ...]
+    plan: Plan = field(default_factory=Plan)
+
+    def __post_init__(self) -> None:
+        readings = [reading for answer in self.answers for reading in answer]
+        if not readings or any(not 0 <= reading.position < len(self.prompt) for reading in readings):
+            raise InputError("A request reads no row, or one outside its prompt; give it answers inside the prompt.")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request made plain: the ids to feed, the rows to read, the edges that can matter; nothing is named any more.
+
+    Attributes:
+        ids: tokens to feed, cut after the last row that is read.
+        answers: as in the request.
+        cells: edges with the rows among `ids`; later rows cannot change what is read.
+        limit: tokens at the front that may come from a shared prefix: those before the first row that is read
+            and before the first row that an edge rewrites.
+    """
+
+    ids: tuple[int, ...]
+    answers: tuple[Answer, ...]
+    cells: tuple[Cells, ...]
+    limit: int
+
+    @classmethod
+    def of(cls, request: Request) -> Work:
+        """Binds the plan to the prompt and cuts off what is not needed."""
+        rows = [reading.position for answer in request.answers for reading in answer]
+        length = max(rows) + 1
+        cells = tuple(
+            Cells(cell.layer, cell.head, queries, cell.keys, cell.alpha)
+            for cell in request.plan.on(request.prompt)
+            if (queries := tuple(query for query in cell.queries if query < length))
+        )
+        limit = min([min(rows), *(cell.queries[0] for cell in cells)])
+        return cls(request.prompt.ids[:length], request.answers, cells, limit)
+
+    @property
+    def n_readings(self) -> int:
+        """Rows of logits that it needs."""
+        return sum(map(len, self.answers))
+
+    def key(self, salt: str) -> str:
+        """A hash of all that its scores depend on; `salt` stands for the model and how it runs."""
+        cells = [[c.layer, c.head, c.queries, c.keys, c.alpha] for c in self.cells]
+        return hashlib.sha256(json.dumps([salt, self.ids, self.answers, cells]).encode()).hexdigest()

@@ -1,0 +1,119 @@
+"""Render a text once: chat template, one tokenisation, one BOS, spans by the offsets of those very ids.
+
+Everything that is ever scored or steered passes here. A text is tokenised exactly once, context and answer
+together, and all positions are read off that tokenisation; nothing is counted, shifted or searched for among ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from timonel.errors import InputError
+from timonel.prompts.markup import Mark, shift
+from timonel.prompts.prompt import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Chat(Enum):
+    """How a text is wrapped: as it stands, or as one user turn of the chat template with its generation prompt."""
+
+    PLAIN = "plain"
+    USER_TURN = "user-turn"
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    marks: Sequence[Mark] = (),
+    *,
+    chat: Chat = Chat.PLAIN,
+    answer: str = "",
+    answer_marks: Sequence[Mark] = (),
+) -> Prompt:
+    """Turns a text, and an answer that continues it, into a prompt.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        text: the plain text (a user turn's content under a chat template).
+        marks: spans of `text` in characters.
+        chat: how `text` is wrapped; the answer follows the wrapped text directly.
+        answer: what the model is taken to have written after it; becomes the span `answer`.
+        answer_marks: spans of `answer` in characters.
+
+    Returns:
+        The prompt; its spans are the marks, and `answer` where there is one.
+
+    Raises:
+        InputError: no chat template where one is needed, a slow tokenizer, a span without tokens, two BOS tokens.
+    """
+    wrapped, start = _wrap(tokenizer, text, chat)
+    full = wrapped + answer
+    ids, offsets = _tokenise(tokenizer, full, special=chat is Chat.PLAIN)
+    all_marks = [*shift(marks, start), *shift(answer_marks, len(wrapped))]
+    if answer:
+        all_marks.append(("answer", len(wrapped), len(full)))
+    return Prompt(ids, _positions(all_marks, offsets, full), full)
+
+
+def _wrap(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat) -> tuple[str, int]:
+    """The wrapped text, and at which of its characters `text` begins."""
+    if chat is Chat.PLAIN:
+        return text, 0
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            "This tokenizer has no chat template, but an instruct prompt needs one; "
+            "ask for the base form (--wrap base) or use the instruct model's own tokenizer."
+        )
+    turn = [{"role": "user", "content": text}]
+    wrapped = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    if not isinstance(wrapped, str):  # a template that yields a list (one conversation each)
+        wrapped = wrapped[0]
+    # Searched from the right: a template may quote the user's text in a system turn, never after the user turn.
+    start = wrapped.rfind(text)
+    if start < 0 and (stripped := text.strip()):
+        start = wrapped.rfind(stripped) - (len(text) - len(text.lstrip())) if stripped in wrapped else -1
+    if start < 0:
+        raise InputError(f"The chat template changed the text {text[:80]!r}, so its spans cannot be found; reword it.")
+    return wrapped, start
+
+
+def _tokenise(
+    tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool
+) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    """Token ids and their character offsets, with at most one BOS in front and no EOS behind."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"{type(tokenizer).__name__} gives no character offsets, but spans need them; load the fast tokenizer."
+        )
+    coded: Any = tokenizer(
+        text, add_special_tokens=special, return_offsets_mapping=True, return_attention_mask=False, verbose=False
+    )
+    ids, offsets = list(coded["input_ids"]), [tuple(pair) for pair in coded["offset_mapping"]]
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    if special and eos is not None and eos != bos and ids and ids[-1] == eos and offsets[-1][0] == offsets[-1][1]:
+        ids, offsets = ids[:-1], offsets[:-1]  # some tokenizers close a text; what follows would be read after the end
+    if bos is not None and ids[:2] == [bos, bos]:
+        raise InputError(
+            f"The text begins with the BOS token {tokenizer.bos_token!r}, and the tokenizer adds it too, "
+            "but there must be one; leave it out of the text."
+        )
+    return tuple(ids), offsets
+
+
+def _positions(
+    marks: Sequence[Mark], offsets: Sequence[tuple[int, int]], text: str
+) -> dict[str, tuple[int, ...]]:
+    """Token positions of each named mark; a token belongs to a mark when their characters overlap."""
+    spans: dict[str, set[int]] = {}
+    for name, first, last in marks:
+        inside = {i for i, (start, end) in enumerate(offsets) if start < last and end > first}
+        if not inside:
+            raise InputError(
+                f"The span {name!r} ({text[first:last]!r}) has no token of its own in {text!r}; mark more of the text."
+            )
+        spans.setdefault(name, set()).update(inside)
+    return {name: tuple(sorted(positions)) for name, positions in spans.items()}

@@ -1,0 +1,153 @@
+"""The one way into a model's attention: a function that calls the model's own and then rewrites a few rows.
+
+Each touched attention module is lent a shallow copy of its config that names our function; the model's own config
+object, which other models may share, is never written to, and masks go on being made for the model's own function.
+So untouched layers run exactly the code that they ran before, and touched ones run it first and are corrected after.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from timonel.errors import UnsupportedModel
+from timonel.steer._edges import Place, edge_rows
+from timonel.steer._tables import EdgeTable
+
+_NAME = "timonel"
+_HARMLESS = {
+    # What attention modules pass along that does not change which key a row may read, or is in the mask already.
+    "dropout", "scaling", "softcap", "sliding_window", "position_ids", "use_cache", "output_attentions",
+    "output_hidden_states", "return_dict", "is_causal", "cache_position", "num_items_in_batch",
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class LayerEdges:
+    """The edges of one attachment on one layer, and how they have fared so far.
+
+    Attributes:
+        table: the edges.
+        place: where the current forward pass stands; set by the attachment before the layers run.
+        fired: rows of heads rewritten so far.
+        changed: the largest change of any rewritten output so far.
+    """
+
+    table: EdgeTable
+    place: Place | None = None
+    fired: int = 0
+    changed: float = 0.0
+    track_change: bool = True
+
+
+@dataclass(eq=False)
+class _Slot:
+    """What a touched module had, and who touches it now."""
+
+    config: Any
+    function: Callable[..., tuple[Tensor, Tensor | None]]
+    registry: MutableMapping[str, Any]
+    edges: list[LayerEdges] = field(default_factory=list)
+
+
+_SLOTS: WeakKeyDictionary[nn.Module, _Slot] = WeakKeyDictionary()
+
+
+def add_edges(module: nn.Module, edges: LayerEdges) -> None:
+    """Makes an attention module apply these edges, after any that act on it already."""
+    slot = _SLOTS.get(module)
+    if slot is None:
+        slot = _open_slot(module)
+    slot.edges.append(edges)
+
+
+def remove_edges(module: nn.Module, edges: LayerEdges) -> None:
+    """Takes these edges off again; the last ones to go leave the module, and the registry, as they were."""
+    slot = _SLOTS.get(module)
+    if slot is None or edges not in slot.edges:
+        return
+    slot.edges.remove(edges)
+    if not slot.edges:
+        module.config = slot.config
+        del _SLOTS[module]
+        if not any(other.registry is slot.registry for other in _SLOTS.values()):
+            del slot.registry[_NAME]
+
+
+def _open_slot(module: nn.Module) -> _Slot:
+    config: Any = module.config
+    source = sys.modules[type(module).__module__]
+    registry = getattr(source, "ALL_ATTENTION_FUNCTIONS", None)
+    if registry is None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} does not call its attention through transformers' attention interface, so an edge "
+            "cannot be reached; use a model class that does."
+        )
+    name = config._attn_implementation
+    if name is None or name == "eager":
+        function = source.eager_attention_forward
+    elif name in registry and not name.startswith("paged|"):
+        function = registry[name]
+    else:
+        raise UnsupportedModel(
+            f"The attention implementation {name!r} cannot be steered edge by edge; "
+            "load the model with attn_implementation='sdpa' or 'eager'."
+        )
+    slot = _Slot(config, function, registry)
+    lent = copy.copy(config)
+    lent._attn_implementation_internal = _NAME  # the property's setter would write to shared sub-configs
+    registry[_NAME] = _attention
+    _SLOTS[module] = slot
+    module.config = lent
+    return slot
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The model's own attention, then the edges. q: [b, h, q, d]; k, v: [b, g, k, d]; result: [b, q, h, d]."""
+    slot = _SLOTS.get(module)
+    if slot is None:
+        raise RuntimeError("A module was copied while a plan was attached to it; copy the model outside the context.")
+    unknown = [name for name, given in kwargs.items() if name not in _HARMLESS and given is not None]
+    if unknown:
+        raise UnsupportedModel(
+            f"{type(module).__name__} hands its attention {', '.join(sorted(unknown))}, which edges do not know how to "
+            "honour; run the model without it."
+        )
+    output, weights = slot.function(module, query, key, value, attention_mask, **kwargs)
+    causal = kwargs.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise UnsupportedModel(f"{type(module).__name__} attends both ways, but edges are defined for causal attention.")
+    scaling = kwargs.get("scaling")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    for edges in slot.edges:
+        if edges.place is None:
+            continue  # the module was called outside the decoder that the plan is attached to
+        rows = edge_rows(
+            edges.table, edges.place, query, key, value, attention_mask, scaling, kwargs.get("softcap")
+        )
+        if rows is None:
+            continue
+        where = (rows.batch, rows.query, rows.head)
+        new = rows.output.to(output.dtype)
+        edges.fired += len(rows.batch)
+        if edges.track_change and len(rows.batch):
+            with torch.no_grad():
+                edges.changed = max(edges.changed, float((new - output[where]).abs().max()))
+        output = output.index_put(where, new)
+        if weights is not None:
+            weights = weights.index_put((rows.batch, rows.head, rows.query), rows.weights.to(weights.dtype))
+    return output, weights
