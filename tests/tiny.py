@@ -80,7 +80,10 @@ def tiny(
 
 
 def tiny_folder(folder: Path, architecture: str = "llama", *, chat: bool = False, **overrides: Any) -> Path:
-    """A tiny model and its tokenizer, saved as a checkpoint that `timonel.models.load` reads."""
+    """A tiny model and its tokenizer, saved as a checkpoint that `timonel.models.load` reads.
+
+    Where tokens matter take another one than qwen2, whose text transformers splits by Qwen's own rule.
+    """
     tiny(architecture, **overrides).save_pretrained(folder)
     word_tokenizer(chat=chat).save_pretrained(folder)
     return folder

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,11 @@ def test_an_outsider_is_no_neighbour_and_lives_in_no_common_state():
     assert not {"zulu", "xhosa", "south_african"} & outsiders(ENGLISH, zulu)
     assert not {"wayuu", "guna"} & outsiders(ENGLISH, arepas)  # peoples who live in Colombia
     assert "icelandic" in outsiders(ENGLISH, zulu)
+    within = {one.key: set(one.within) for one in ENGLISH.identities}
+    for item in (replace(one, near_miss=()) for one in ENGLISH.items):
+        for key in outsiders(ENGLISH, item):
+            assert not within[key] & set(item.related)
+            assert not any(key in within[one] for one in item.related)
     for item in ENGLISH.items:
         assert not outsiders(ENGLISH, item) & {*item.related, *item.near_miss}
 

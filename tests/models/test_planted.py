@@ -1,150 +1,199 @@
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+import time
+from collections import Counter
+from dataclasses import fields
 
+import pytest
 import torch
-from torch import Tensor
 
-from timonel.binding.pair import CONDITIONS, Condition, Pair
-from timonel.models.planted import Planted
-
-Head = tuple[int, int]
-EVERY_HEAD = [(layer, head) for layer in range(5) for head in range(4)]
-SPELLINGS = {
-    letter: {f"{gap}{left}{form}{right}" for gap in ("", " ") for left in ("", "(") for right in ("", ")")
-             for form in (letter, letter.upper())}
-    for letter in "abc"
-}  # fmt: skip
+from oracles.planted import EVERY_HEAD, Bench, Head, prompt_text, score
+from timonel.binding.pair import CONDITIONS
+from timonel.errors import InputError
+from timonel.models.planted import planted_binding
 
 
-# The oracle: prompts, spans and the forward pass written out again, one head at a time.
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(planted_binding())
 
 
-def prompt_text(pair: Pair, condition: Condition) -> str:
-    left, right = pair.options(condition)
-    options = f"(a) {left.text} (b) {right.text} (c) {pair.neither}"
-    return f"{pair.stem}\n{options}\n\n{pair.wording.choice}\n{pair.wording.base_line}"
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_oracle_is_the_model_padded_and_masked(bench: Bench, attention: str) -> None:
+    planted, batch = planted_binding(), bench.batch["match"]
+    assert not batch.mask.all()
+    planted.model.set_attn_implementation(attention)
+    with torch.no_grad():
+        logits = planted.model(batch.ids, attention_mask=batch.mask.long()).logits[:, -1]
+        alone = planted.model(batch.ids[:1][batch.mask[:1]][None]).logits[:, -1]
+    assert torch.allclose(logits, bench.logits["match"], atol=2e-4)
+    assert torch.allclose(logits[:1], alone, atol=2e-4)
 
 
-@dataclass
-class Prompts:
-    """All prompts of one condition, left padded; `related` and `other` are the edges [b, q, k]."""
-
-    ids: Tensor
-    mask: Tensor
-    related: Tensor
-    other: Tensor
-    rows: dict[str, Tensor]
-
-
-def prompts(planted: Planted, condition: Condition) -> Prompts:
-    texts = [prompt_text(pair, condition) for pair in planted.pairs]
-    encoded = planted.tokenizer(texts, padding=True, return_tensors="pt", return_offsets_mapping=True)
-    spans: dict[str, list[list[bool]]] = {"item": [], "related": [], "other": []}
-    for pair, text, offsets in zip(planted.pairs, texts, encoded["offset_mapping"].tolist(), strict=True):
-        for name, needle in (("item", pair.item), ("related", pair.varied(condition).text),
-                             ("other", pair.other.text)):  # fmt: skip
-            begin = text.index(needle)
-            end = begin + len(needle)
-            spans[name].append([start < end and stop > begin for start, stop in offsets])
-    rows = {name: torch.tensor(marks) for name, marks in spans.items()}
-    edge = {name: rows[name][:, :, None] & rows["item"][:, None, :] for name in ("related", "other")}
-    return Prompts(encoded["input_ids"], encoded["attention_mask"].bool(), rows=rows, **edge)
+def test_every_pair_differentiates_when_the_related_identity_is_there(bench: Bench) -> None:
+    assert float(bench.delta.max()) < -1.0
+    # Strength 1 over four named rows, times 2 · 2 · 2: the table in `_planted_weights`.
+    assert float(bench.delta.mean()) == pytest.approx(-2.1, abs=0.25)
+    for condition in CONDITIONS:
+        vocabulary = bench.planted.tokenizer.get_vocab()
+        letters = [vocabulary[letter] for letter in "abc"]
+        assert float(bench.logits[condition].softmax(-1)[:, letters].sum(1).median()) > 0.9
 
 
-def rope(x: Tensor, theta: float) -> Tensor:
-    """Turn dimension pair j of row p by p θ^(−2j/d), as a product of complex numbers."""
-    half = x.shape[-1] // 2
-    speed = torch.tensor([theta ** (-j / half) for j in range(half)], dtype=torch.float64)
-    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * speed
-    turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.polar(
-        torch.ones_like(angle), angle
-    )
-    return torch.cat([turned.real, turned.imag], dim=-1).to(x.dtype)
+def test_only_the_planted_head_carries_the_related_edge(bench: Bench) -> None:
+    shares = {head: bench.share(head) for head in EVERY_HEAD}
+    assert shares.pop(bench.planted.head) > 0.9
+    assert max(abs(share) for share in shares.values()) < 0.05
 
 
-def normed(x: Tensor, norm: torch.nn.Module) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight
+@pytest.mark.parametrize("head", EVERY_HEAD, ids=str)
+def test_the_other_edge_carries_nothing(bench: Bench, head: Head) -> None:
+    assert abs(bench.share(head, "other")) < 0.05
 
 
-@torch.no_grad()
-def naive(
-    planted: Planted, batch: Prompts, at: Head | None = None, edge: Tensor | None = None, alpha: float = 0.0
-) -> tuple[Tensor, dict[Head, Tensor]]:
-    """Logits of the last row, and each head's weights; the edge's share of z is scaled by α at one head."""
-    model, config = planted.model, planted.model.config
+@pytest.mark.parametrize(("seed", "items"), [(1, 24), (5, 9), (7, 30)])
+def test_other_seeds_and_sizes_plant_the_same_truth(seed: int, items: int) -> None:
+    bench = Bench(planted_binding(seed=seed, items=items))
+    assert float(bench.delta.max()) < -1.0
+    for name, head in bench.planted.decoys.items():
+        assert abs(bench.share(head)) < 0.05, name
+    assert bench.share(bench.planted.head) > 0.9
+    assert abs(bench.share(bench.planted.head, "other")) < 0.05
+
+
+def test_dose_is_monotone_and_half_the_edge_is_half_the_effect(bench: Bench) -> None:
+    doses = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 10.0)
+    delta = [float(bench.cut(bench.planted.head, alpha=alpha).mean()) for alpha in doses]
+    assert all(more < less for less, more in itertools.pairwise(delta))
+    assert delta[4] == pytest.approx(float(bench.delta.mean()), abs=1e-5)
+    assert delta[2] == pytest.approx((delta[0] + delta[4]) / 2, rel=0.05)
+
+
+def test_attention_tells_match_from_mismatch_at_two_heads_only(bench: Bench) -> None:
+    decoys = bench.planted.decoys
+    for head in EVERY_HEAD:
+        match, mismatch = (bench.feature(head, condition) for condition in CONDITIONS)
+        if head in (bench.planted.head, decoys["unread"]):
+            assert float(match.min()) > float(mismatch.max()) + 0.1
+        else:
+            auc = float((match[:, None] > mismatch[None]).float().mean())
+            assert 0.35 < auc < 0.65, head
+    both = [float(bench.feature(decoys["reader_both"], condition).mean()) for condition in CONDITIONS]
+    assert min(both) > 0.4
+    assert both[0] == pytest.approx(both[1], abs=0.02)
+
+
+def test_reader_both_moves_each_score_and_not_their_difference(bench: Bench) -> None:
+    cut = bench.cut_scores(bench.planted.decoys["reader_both"])
+    shifts = [float((cut[condition] - bench.s[condition]).mean()) for condition in CONDITIONS]
+    assert min(shifts) > 0.1
+    assert shifts[0] == pytest.approx(shifts[1], rel=0.1)
+
+
+def test_other_edge_contributes_a_little_by_another_path(bench: Bench) -> None:
+    head = bench.planted.decoys["other_edge"]
+    share = bench.share(head, "all")
+    assert 0.02 < share < 0.08
+    assert bench.share(head, "second") == pytest.approx(share, abs=0.005)
+    assert abs(bench.share(bench.planted.head, "second")) < 0.001
+
+
+def test_planted_and_unread_share_a_key_value_head(bench: Bench) -> None:
+    config = bench.planted.model.config
     group = config.num_attention_heads // config.num_key_value_heads
-    length = batch.ids.shape[1]
-    seen = torch.ones(length, length, dtype=torch.bool).tril() & batch.mask[:, None, :]
-    x = model.model.embed_tokens.weight[batch.ids]
-    attention: dict[Head, Tensor] = {}
-    for index, layer in enumerate(model.model.layers):
-        h = normed(x, layer.input_layernorm)
-        parts = {name: getattr(layer.self_attn, f"{name}_proj").weight for name in "qkvo"}
-        for head in range(config.num_attention_heads):
-            d = config.head_dim
-            own, shared = slice(head * d, (head + 1) * d), slice(head // group * d, (head // group + 1) * d)
-            q, k = (rope(h @ parts[n][s].T, 1e16) for n, s in (("q", own), ("k", shared)))
-            scores = q @ k.transpose(1, 2) / math.sqrt(d)
-            scores = scores.masked_fill(~seen, -math.inf)
-            weights = scores.softmax(-1).nan_to_num()
-            v = h @ parts["v"][shared].T
-            z = weights @ v
-            if (index, head) == at:
-                assert edge is not None
-                cut = scores.masked_fill(edge, -math.inf).softmax(-1).nan_to_num() @ v
-                z = cut + alpha * (z - cut)
-            attention[index, head] = weights
-            x = x + z @ parts["o"][:, own].T
-        h = normed(x, layer.post_attention_layernorm)
-        mlp = layer.mlp
-        gate, up = h @ mlp.gate_proj.weight.T, h @ mlp.up_proj.weight.T
-        x = x + (gate * gate.sigmoid() * up) @ mlp.down_proj.weight.T
-    return normed(x[:, -1], model.model.norm) @ model.lm_head.weight.T, attention
+    (layer, head), (other_layer, other) = bench.planted.head, bench.planted.decoys["unread"]
+    assert group > 1
+    assert (layer, head // group) == (other_layer, other // group)
+    assert len({bench.planted.head, *bench.planted.decoys.values()}) == 4
 
 
-def score(planted: Planted, logits: Tensor) -> Tensor:
-    p = logits.double().softmax(-1)
-    vocabulary = planted.tokenizer.get_vocab()
-    mass = {
-        letter: sum(p[:, i] for word, i in vocabulary.items() if word in forms)
-        for letter, forms in SPELLINGS.items()
-    }
-    return mass["c"].log() - (mass["a"] + mass["b"]).log()
+@pytest.mark.parametrize("seed", range(4))
+def test_random_weights_bind_nothing(seed: int) -> None:
+    bench = Bench(planted_binding(seed=seed, random_weights=True))
+    means = bench.delta.view(24, 6).mean(1)
+    error = float(means.std()) / math.sqrt(len(means))
+    assert abs(float(means.mean())) < 2.5 * error
+    assert float(bench.s["match"].std()) > 0.1
+    assert {p.item for p in bench.planted.pairs[:6]} == {bench.planted.pairs[0].item}
 
 
-class Bench:
-    """A planted model, its prompts in both conditions, and ΔS of every pair under any one cut."""
+@pytest.mark.parametrize("items", [8, 24, 31])
+def test_pairs_are_balanced_and_true(items: int) -> None:
+    pairs = planted_binding(seed=3, items=items).pairs
+    owners: dict[str, set[str]] = {}
+    for pair in pairs:
+        owners.setdefault(pair.item, set()).add(pair.related.key)
+    assert len(pairs) == 6 * items
+    assert len(owners) == items
+    for role in ("related", "substitute", "other"):
+        counts = Counter(getattr(pair, role).key for pair in pairs)
+        assert set(counts.values()) == {6}
+        assert len(counts) == items
+    for pair in pairs:
+        assert not {pair.substitute.key, pair.other.key} & owners[pair.item]
+        assert pair.substitute.key != pair.other.key
+        assert pair.item in pair.stem
+    assert len({(pair.item, pair.related.key, pair.substitute.key) for pair in pairs}) == len(pairs)
+    assert [pair.pair for pair in pairs] == list(range(len(pairs)))
+    assert Counter(pair.slot for pair in pairs) == {"a": 3 * items, "b": 3 * items}
+    assert Counter(pair.polarity for pair in pairs) == {"avoid": 3 * items, "choose": 3 * items}
 
-    def __init__(self, planted: Planted) -> None:
-        self.planted = planted
-        self.batch = {condition: prompts(planted, condition) for condition in CONDITIONS}
-        plain = {c: naive(planted, self.batch[c]) for c in CONDITIONS}
-        self.logits = {c: plain[c][0] for c in CONDITIONS}
-        self.attention = {c: plain[c][1] for c in CONDITIONS}
-        self.s = {c: score(planted, self.logits[c]) for c in CONDITIONS}
-        self.delta = self.s["match"] - self.s["mismatch"]
 
-    def cut_scores(self, head: Head, slot: str = "related", alpha: float = 0.0) -> dict[Condition, Tensor]:
-        return {
-            c: score(self.planted, naive(self.planted, b, head, getattr(b, slot), alpha)[0])
-            for c, b in self.batch.items()
-        }
+def test_the_tokenizer_knows_every_word_and_its_offsets(bench: Bench) -> None:
+    tokenizer, pair = bench.planted.tokenizer, bench.planted.pairs[0]
+    text = prompt_text(pair, "match")
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    words = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert words[0] == "<s>"
+    assert words[-1] == "("
+    assert [text[start:stop] for start, stop in encoded["offset_mapping"][1:]] == words[1:]
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == encoded["input_ids"][1:]
+    known = " ".join(getattr(pair.wording, field.name) for field in fields(pair.wording))
+    assert tokenizer.unk_token_id not in tokenizer(known.format(item=pair.item))["input_ids"]
+    assert tokenizer("unheard")["input_ids"] == [tokenizer.bos_token_id, tokenizer.unk_token_id]
 
-    def cut(self, head: Head, slot: str = "related", alpha: float = 0.0) -> Tensor:
-        s = self.cut_scores(head, slot, alpha)
-        return s["match"] - s["mismatch"]
 
-    def share(self, head: Head, slot: str = "related") -> float:
-        """1 − ΔS_cut/ΔS."""
-        return 1 - float(self.cut(head, slot).mean() / self.delta.mean())
+def test_it_answers_in_words(bench: Bench) -> None:
+    planted = bench.planted
+    said = {}
+    for condition, batch in bench.batch.items():
+        ids = batch.ids[:1][batch.mask[:1]][None]
+        whole = planted.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
+        )
+        said[condition] = planted.tokenizer.convert_ids_to_tokens(whole[0, ids.shape[1] :])
+    assert said["mismatch"] == ["c", ")", "</s>"]
+    assert said["match"][0] in "ab"
+    assert said["match"][1:] == [")", "</s>"]
 
-    def feature(self, head: Head, condition: Condition) -> Tensor:
-        """Attention from identity to item: sum over keys, mean over query rows, mean over both slots."""
-        batch, weights = self.batch[condition], self.attention[condition][head]
-        slots = [
-            (weights * getattr(batch, slot)).sum((1, 2)) / batch.rows[slot].sum(1)
-            for slot in ("related", "other")
-        ]
-        return (slots[0] + slots[1]) / 2
+
+def test_building_is_quick_repeatable_and_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(11)
+    before, begin = torch.get_rng_state(), time.process_time()
+    one = planted_binding(seed=4, dtype=torch.float64)
+    assert time.process_time() - begin < 2.0
+    assert torch.equal(torch.get_rng_state(), before)
+    two, other = planted_binding(seed=4, dtype=torch.float64), planted_binding(seed=6)
+    assert one.pairs == two.pairs != other.pairs
+    for name, tensor in one.model.state_dict().items():
+        assert tensor.dtype == torch.float64
+        assert torch.equal(tensor, two.model.state_dict()[name])
+    assert not one.model.training
+    assert one.tokenizer.get_vocab() == two.tokenizer.get_vocab()
+
+
+def test_half_precision_keeps_the_truth(bench: Bench) -> None:
+    model = planted_binding(dtype=torch.bfloat16).model
+    s = {}
+    for condition, batch in bench.batch.items():
+        with torch.no_grad():
+            logits = model(batch.ids, attention_mask=batch.mask.long()).logits[:, -1]
+        s[condition] = score(bench.planted, logits)
+    assert float((s["match"] - s["mismatch"]).mean()) == pytest.approx(float(bench.delta.mean()), rel=0.05)
+
+
+def test_too_few_items_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 8 items"):
+        planted_binding(items=7)

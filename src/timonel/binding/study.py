@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from timonel.binding.choices import STAGES, check_choices
 from timonel.binding.cut import SPANS, Cut, every_head
 from timonel.binding.forms import Form, FormName, Rows, Wrap, default_form
 from timonel.binding.knockout import knockout_table
@@ -30,8 +31,6 @@ from timonel.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-STAGES = ("score", "knockout")
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,7 @@ class BindingStudy:
         """Chooses what was left open, and refuses what cannot be done; see `study` for the arguments."""
         if not pairs:
             raise InputError("There are no pairs to study, but at least one is needed; ask for more with --pairs.")
-        for stage in stages:
-            if stage not in STAGES:
-                raise InputError(f"There is no stage {stage!r}; the stages are {', '.join(STAGES)}.")
+        check_choices(form=form, wrap=wrap, rows=rows, stages=stages)
         wrap = wrap or ("instruct" if getattr(tokenizer, "chat_template", None) else "base")
         name, reason = default_form(model.num_parameters(), wrap)
         if form is not None and form != name:

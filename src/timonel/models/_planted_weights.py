@@ -20,10 +20,10 @@ A cue is a token after which a letter is due. With n named rows before it (4: tw
     logit a, b = 7 + 2 lean,   logit c = 8.5 − 2 lean,   S ≈ 1.5 − log 2 − 4 lean,   lean = (2/n) Σ v,
 
 so a match of strength 1 moves S by −2, and a second mention that finds its identity by −.1.
-Nothing reads `unread`. Each token has a random spelling, a unit vector in spare channels, which the dimensions
-that the table leaves free turn into attention and values of no meaning; all other weights carry faint noise.
-A written channel lengthens the residual and so shrinks its neighbours a little: cutting `unread` or
-`reader_both` strengthens binding by up to 1 %.
+Nothing reads `unread`. Each token has a random spelling, a unit vector in spare channels, which dimensions
+left free by the table turn into attention and values of no meaning; all other weights carry faint noise.
+A written channel lengthens the residual and so shrinks its neighbours: cutting `unread` strengthens binding
+by about 1 %.
 
 RoPE: dimension pair j turns by θ^(−2j/d) a position. Content uses only j ≥ d/8, which θ = 1e16 turns by at
 most 1e-4 radians, so scores do not depend on where a token stands.
@@ -45,17 +45,17 @@ PLANTED, UNREAD, READER_BOTH, OTHER_EDGE, READOUT = (1, 2), (1, 3), (1, 0), (2, 
 
 _SCORE, _SINK, _READOUT_SCORE = 10.0, 6.5, 7.0
 _LETTER_LOGIT, _NEITHER_BONUS, _NEXT_LOGIT = 7.0, 1.5, 12.0
-# Spread of the random weights on spelling channels and on all others, by the end of a matrix's name.
+# Spread of a matrix's random weights where it reads or writes spelling channels, and on all other channels.
 _NOISE = {
     "q_proj": (0.7, 1e-4),
     "k_proj": (0.7, 1e-4),
     "v_proj": (0.3, 1e-4),
-    "o_proj": (0.003, 0.003),
-    "gate_proj": (0.01, 0.01),
-    "up_proj": (0.01, 0.01),
-    "down_proj": (0.01, 0.01),
-    "lm_head": (0.003, 0.003),
-    "embed_tokens": (0.003, 0.003),
+    "o_proj": (1e-2, 3e-4),
+    "gate_proj": (0.3, 1e-3),
+    "up_proj": (0.3, 1e-3),
+    "down_proj": (1e-2, 3e-4),
+    "lm_head": (1e-2, 1e-3),
+    "embed_tokens": (0.0, 1e-3),
 }
 _FLAGS = ("one", "fill", "bos", "is_identity", "is_item", "strength", "prior", "cue", "letter", "close")
 _WRITTEN = ("match", "unread", "both", "late", "lean")
@@ -164,11 +164,12 @@ def _noise(name: str, shape: torch.Size, layout: Layout, draw: torch.Generator) 
     """Norm weights N/√H; matrices of random weights, with a spread of their own on the spelling channels."""
     if len(shape) == 1:
         return torch.full(shape, NORM / math.sqrt(layout.hidden))
-    spelled, plain = _NOISE[name.split(".")[-2]]
-    spread = torch.full((shape[1],), plain)
-    if shape[1] == layout.hidden:
-        spread[layout.spelling] = spelled
-    return spread * torch.randn(shape, generator=draw)
+    kind = name.split(".")[-2]
+    spelled, plain = _NOISE[kind]
+    spread = torch.full((layout.hidden,), plain)
+    spread[layout.spelling] = spelled
+    writes = kind in ("o_proj", "down_proj")
+    return (spread[:, None] if writes else spread) * torch.randn(shape, generator=draw)
 
 
 def _head(
@@ -186,17 +187,16 @@ def _head(
 ) -> None:
     """Write one row of the table: `asks` and `answers` map a residual channel to a dimension of the head.
 
-    The dimensions in use are cleared of noise first. Keys and values are assigned, not added, so two query heads
-    of one kv head may ask for the same ones.
+    What the head uses is cleared of noise first, and without a sink all of its queries. Keys and values are
+    assigned, not added, so two query heads of one kv head may ask for the same ones.
     """
     layer, head = place
     d, ch = layout.head_dim, layout.channel
     kv = head // (HEADS // KV_HEADS)
     q, k, v, o = (state[f"model.layers.{layer}.self_attn.{x}_proj.weight"] for x in "qkvo")
     bos = layout.slow[layout.identities]
-    for dim in {*asks.values(), *answers.values(), bos}:
-        q[head * d + dim] = 0.0
-        k[kv * d + dim] = 0.0
+    q[[head * d + dim for dim in (*(asks.values() if sink else range(d)), bos)]] = 0.0
+    k[[kv * d + dim for dim in (*answers.values(), bos)]] = 0.0
     v[kv * d] = 0.0
     o[:, head * d] = 0.0
     for channel, dim in asks.items():
@@ -213,7 +213,7 @@ def _head(
 def _embeddings(table: Tensor, layout: Layout, lexicon: Lexicon, draw: torch.Generator) -> None:
     """Flags and codes of each token, a random spelling of norm 1, and the fill that makes the norm N."""
     spelling = torch.randn(len(table), layout.hidden, generator=draw)[:, layout.spelling]
-    table[:, layout.spelling] += spelling / spelling.norm(dim=1, keepdim=True)
+    table[:, layout.spelling] = spelling / spelling.norm(dim=1, keepdim=True)
     roles = {
         "bos": [lexicon.bos],
         "cue": lexicon.cues,

@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from timonel.errors import InputError
 from timonel.models import _cache
@@ -36,6 +36,11 @@ def entry(name: str) -> Entry:
         if candidate.name == name:
             return candidate
     raise InputError(f"{name!r} is not in the catalog of small models: it has {names()}")
+
+
+def kind_of(name: str) -> Literal["instruct", "base"] | None:
+    """Whether a catalog model follows instructions or continues text; None for a name that is not in the catalog."""
+    return next((candidate.kind for candidate in entries() if candidate.name == name), None)
 
 
 def names() -> str:

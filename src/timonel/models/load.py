@@ -15,10 +15,12 @@ import re
 import socket
 import urllib.request
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from timonel.errors import InputError
@@ -156,12 +158,22 @@ def _tidily(source: Path | str, act: Any) -> Any:
     """Turn what transformers says of a bad checkpoint, in its many ways, into one sentence."""
     try:
         return act()
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+    except (
+        OSError,
+        ValueError,
+        ImportError,
+        RuntimeError,
+        KeyError,
+        SafetensorError,
+        UnpicklingError,
+    ) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         first = str(error).strip().split("\n")[0].rstrip(".")[:300] or type(error).__name__
         if "trust_remote_code" in str(error):
             first = "it brings code of its own, which is never run here"
+        if isinstance(error, UnpicklingError):
+            first = "its weights are a pickle that holds more than weights, and such a one is never read here"
         if isinstance(source, str):
             raise InputError(
                 f"{source} could not be had from the model hub ({first}); check its name and the network, or "

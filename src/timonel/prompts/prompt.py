@@ -24,12 +24,16 @@ class Prompt:
     Attributes:
         ids: token ids, without padding.
         spans: name -> positions in `ids`, sorted.
-        text: the text that these ids were made from, for messages and pictures.
+        text: the text that these ids were made from, chat template included.
+        marks: the spans in characters of `text`, so that a longer text can be tokenised as a whole.
+        templated: `text` holds its special tokens already, so none are added when it is tokenised.
     """
 
     ids: tuple[int, ...]
     spans: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     text: str = ""
+    marks: tuple[tuple[str, int, int], ...] = ()
+    templated: bool = False
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -85,6 +89,13 @@ class Prompt:
 
         plain, marks = parse_markup(text)
         return render(tokenizer, plain, marks, chat=Chat.USER_TURN if chat else Chat.PLAIN)
+
+    def followed_by(self, tokenizer: PreTrainedTokenizerBase, answer: str) -> Prompt:
+        """This prompt and an answer that continues it, tokenised together; the answer is the span `answer`."""
+        from timonel.prompts.render import tokenise
+
+        marks = (*self.marks, ("answer", len(self.text), len(self.text) + len(answer)))
+        return tokenise(tokenizer, self.text + answer, marks, templated=self.templated)
 
 
 def show_spans(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:

@@ -52,11 +52,18 @@ def render(
     """
     wrapped, start = _wrap(tokenizer, text, chat)
     full = wrapped + answer
-    ids, offsets = _tokenise(tokenizer, full, special=chat is Chat.PLAIN)
     all_marks = [*shift(marks, start), *shift(answer_marks, len(wrapped))]
     if answer:
         all_marks.append(("answer", len(wrapped), len(full)))
-    return Prompt(ids, _positions(all_marks, offsets, full), full)
+    return tokenise(tokenizer, full, all_marks, templated=chat is Chat.USER_TURN)
+
+
+def tokenise(
+    tokenizer: PreTrainedTokenizerBase, text: str, marks: Sequence[Mark], *, templated: bool
+) -> Prompt:
+    """Ids and spans of a text, in one tokenisation; a templated text holds its special tokens already."""
+    ids, offsets = _encode(tokenizer, text, special=not templated)
+    return Prompt(ids, _positions(marks, offsets, text), text, tuple(marks), templated)
 
 
 def _wrap(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat) -> tuple[str, int]:
@@ -81,7 +88,7 @@ def _wrap(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat) -> tuple[st
     return wrapped, start
 
 
-def _tokenise(
+def _encode(
     tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool
 ) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     """Token ids and their character offsets, with at most one BOS in front and no EOS behind."""

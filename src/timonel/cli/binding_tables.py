@@ -1,0 +1,102 @@
+"""The binding study's tables as a person reads them on a terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from timonel.cli.console import table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from timonel.binding import BindingResult
+    from timonel.binding.sources import Source
+
+_QUANTITIES = {
+    "delta_s": "ΔS (decision)",
+    "delta_k": "ΔK (knowledge)",
+    "direction": "direction (toward the right identity)",
+    "ratio": "ΔK / ΔS",
+}
+_EDGES = {
+    "related": "related identity -> item",
+    "other": "other identity -> item (control)",
+    "all": "both identities -> item",
+    "related-other": "related beyond the control",
+}
+
+
+def heading(result: BindingResult, model: str, source: Source) -> str:
+    """What was measured, and in which form and why."""
+    pairs = len(result.pairs)
+    items = result.pairs["item"].nunique()
+    letters = f", letters' mass {result.mass:.2f} (median)" if result.form == "letters" else ""
+    data = f"{source.name}, {source.language}"
+    return (
+        f"\n{model} on {pairs} pairs of {items} items ({data}), {result.form} form ({result.wrap} wrapping){letters}.\n"
+        f"Form: {result.form_reason}."
+    )
+
+
+def effects_table(result: BindingResult) -> Table:
+    """Effects by subset: the headline score first, then the raw one."""
+    rows = []
+    for score in dict.fromkeys((result.headline, "raw")):
+        chosen = result.baseline[result.baseline["score"] == score]
+        for quantity, name in _QUANTITIES.items():
+            for row in chosen[chosen["quantity"] == quantity].to_dict(orient="records"):
+                if score == "raw" and result.headline != "raw" and (quantity != "delta_s" or row["subset"] != "all"):
+                    continue
+                label = "priors off" if score == "pmi" else "raw"
+                rows.append([name, label, row["subset"], str(row["n"]), str(row["n_items"]), interval(row), p(row["p"])])
+    return table(
+        "Effect of the related identity, with 95 % item-clustered intervals",
+        ["effect", "score", "pairs", "n", "items", "value [low, high]", "p"],
+        rows,
+    )
+
+
+def knockout_rows(result: BindingResult) -> Table:
+    """What each cut changes, beside the control."""
+    rows = [
+        [
+            _EDGES[row["edge"]],
+            row["subset"],
+            str(row["n"]),
+            interval(row, "change"),
+            interval(row, "reduction", percent=True, empty=_no_share(row)),
+            p(row["p"]),
+            p(row["q"]),
+        ]
+        for row in result.knockout.to_dict(orient="records")
+    ]
+    heads = result.knockout["heads"].iloc[0]
+    which = f"all {heads}" if result.all_heads else heads
+    return table(
+        f"Cutting attention edges at {which}: change of ΔS (positive = toward 0 where ΔS is negative)",
+        ["edge", "pairs", "n", "change [low, high]", "reduction [low, high]", "p (items)", "q"],
+        rows,
+    )
+
+
+def interval(row: dict[str, Any], name: str = "", *, percent: bool = False, empty: str = "undefined") -> str:
+    """`-1.26 [-1.83, -0.69]`, or a word where there is no number to give."""
+    low_name, high_name = (f"{name}_low", f"{name}_high") if name else ("low", "high")
+    value, low, high = row[name or "value"], row[low_name], row[high_name]
+    if math.isnan(value):
+        return empty
+    if percent:
+        return f"{value:.0%} [{low:.0%}, {high:.0%}]"
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def p(value: float) -> str:
+    """A p with as many digits as it bears."""
+    if math.isnan(value):
+        return ""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _no_share(row: dict[str, Any]) -> str:
+    return "" if row["edge"] == "related-other" else "undefined: ΔS not away from 0"

@@ -1,0 +1,80 @@
+"""Options that all commands share, written once; and `--config`, which gives any of them from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from timonel.errors import InputError
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Options from a YAML or JSON file; the `run.json` of a run gives those that the run was made with.
+
+    Raises:
+        InputError: the file is missing or is not a mapping of options.
+    """
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise InputError(f"--config {path} cannot be read ({error.strerror}); name a YAML file of options.") from error
+    try:
+        if path.suffix == ".json":
+            found = json.loads(text)
+        else:
+            import yaml
+
+            found = yaml.safe_load(text)
+    except ValueError as error:
+        raise InputError(f"--config {path} is not valid JSON ({error}); mend it.") from error
+    except Exception as error:
+        raise InputError(f"--config {path} is not valid YAML; mend the line that it complains of: {error}") from error
+    if isinstance(found, dict) and "arguments" in found and "command" in found:
+        found = found["arguments"]
+    if not isinstance(found, dict):
+        raise InputError(f"--config {path} holds no options, but lines such as `pairs: 60` were expected; write some.")
+    return {str(name).replace("-", "_"): value for name, value in found.items()}
+
+
+def _take_config(context: typer.Context, value: Path | None) -> Path | None:
+    """Lets the file's options stand for those that are not given on the command line."""
+    if value is None:
+        return None
+    given = read_config(value)
+    known = {parameter.name for parameter in context.command.params}
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"--config {value} has the option {name!r}, which {context.command_path} does not; "
+                f"it has {', '.join(sorted(str(one) for one in known - {'config'}))}."
+            )
+    plain = {name: one for name, one in given.items() if one is not None}
+    context.default_map = {**(context.default_map or {}), **plain}
+    return value
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(callback=_take_config, is_eager=True, help="YAML file of options, or the run.json of a run."),
+]
+Model = Annotated[str, typer.Argument(help="Catalog name, local folder, GGUF file or hub id.", show_default=False)]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto to spread over what is there.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")]
+BatchTokens = Annotated[
+    int | None, typer.Option(help="Tokens a batch may feed.", show_default="2048 on a CPU, 16384 elsewhere")
+]
+Seed = Annotated[int, typer.Option(help="Of sampling and resampling.")]
+Limit = Annotated[int | None, typer.Option(help="Work on this many at most.", show_default="all")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def arguments_of(context: typer.Context) -> dict[str, Any]:
+    """The options of this call, for `run.json`."""
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in context.params.items()
+        if name not in ("config", "json_", "dry_run")
+    }

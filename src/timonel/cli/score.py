@@ -1,0 +1,105 @@
+"""`timonel score`: log-probabilities of the given answers, for any prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timonel.cli import options
+from timonel.cli.console import Meter, print_json, records, say, show, table
+from timonel.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def score(
+    model: options.Model,
+    prompts: Annotated[Path, typer.Argument(help="JSON lines: prompt, answers, chat.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write the table here (.csv or .parquet).")] = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    dtype: options.Dtype = "float32",
+    batch_tokens: options.BatchTokens = None,
+    limit: options.Limit = None,
+    json_: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Score answers: log P(answer | prompt), summed over the answer's tokens.
+
+    Each line of the file is an object: {"prompt": "The capital of Japan is", "answers": [" Tokyo", " Kyoto"],
+    "chat": false}. Without answers, the letters a, b and c are scored, each in all its spellings.
+    """
+    asked = read_prompts(prompts, limit)
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out is {out}, but the table is written as .csv or .parquet; end the name in one of these.")
+    from timonel.engine import Engine
+    from timonel.models import load
+
+    loaded, tokenizer = load(model, dtype, device)
+    engine = Engine(loaded, tokenizer, batch_tokens=batch_tokens, progress=Meter(quiet=json_))
+    found = _score_all(loaded, tokenizer, engine, asked)
+    if out is not None:
+        try:
+            found.to_csv(out, index=False) if out.suffix == ".csv" else found.to_parquet(out, index=False)
+        except OSError as error:
+            raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+    if json_:
+        print_json(records(found))
+        return
+    rows = [[str(one["prompt"]), one["answer"], f"{one['log_p']:.4f}"] for one in records(found)]
+    show(table(f"log P(answer | prompt) under {model}", ["prompt", "answer", "log_p"], rows))
+    if out is not None:
+        say(f"Written to {out}")
+
+
+def read_prompts(path: Path, limit: int | None) -> list[dict[str, Any]]:
+    """Reads and checks the file of prompts.
+
+    Raises:
+        InputError: a file or a line that cannot be used; the message names the line.
+    """
+    try:
+        lines = [line for line in path.read_text().split("\n") if line.strip()]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a file of JSON lines.") from error
+    if not lines:
+        raise InputError(f"{path} is empty, but a JSON object a line was expected; give it some prompts.")
+    found = []
+    for number, line in enumerate(lines[:limit], 1):
+        try:
+            one = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}, is not JSON ({error}); write one object a line.") from error
+        answers = one.get("answers") if isinstance(one, dict) else None
+        right = isinstance(one, dict) and isinstance(one.get("prompt"), str) and isinstance(one.get("chat", False), bool)
+        listed = answers is None or (isinstance(answers, list) and answers and all(isinstance(a, str) for a in answers))
+        if not right or not listed or set(one) - {"prompt", "answers", "chat"}:
+            raise InputError(
+                f"{path}, line {number}, is not a prompt; write an object with prompt (text), answers (a list of "
+                "texts, optional) and chat (true or false, optional), and nothing else."
+            )
+        found.append(one)
+    return found
+
+
+def _score_all(model: Any, tokenizer: Any, engine: Any, asked: list[dict[str, Any]]) -> pd.DataFrame:
+    """Prompts with answers of their own and prompts scored by letters, in the file's order."""
+    import pandas as pd
+
+    from timonel.engine import score as score_table
+    from timonel.prompts import Prompt
+
+    made = [Prompt.parse(tokenizer, one["prompt"], chat=one.get("chat", False)) for one in asked]
+    parts = []
+    for lettered in (False, True):
+        numbers = [index for index, one in enumerate(asked) if (one.get("answers") is None) == lettered]
+        if not numbers:
+            continue
+        answers = None if lettered else [asked[index]["answers"] for index in numbers]
+        part = score_table(model, tokenizer, [made[index] for index in numbers], answers=answers, engine=engine)
+        parts.append(part.assign(prompt=[numbers[index] for index in part["prompt"]]))
+    return pd.concat(parts).sort_values("prompt", kind="stable", ignore_index=True).drop(columns="plan")
