@@ -4,25 +4,35 @@ import itertools
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 
 import pytest
 import torch
 
-from oracles.planted import EVERY_HEAD, Bench, Head, prompt_text, score
+from oracles.planted import EVERY_HEAD, Bench, prompt_text, score
 from timonel.binding.pair import CONDITIONS
 from timonel.errors import InputError
 from timonel.models.planted import planted_binding
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The oracle's matrices are so small that threads cost more than they save."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def bench() -> Bench:
-    return Bench(planted_binding())
+    return Bench(planted_binding(items=12))
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_oracle_is_the_model_padded_and_masked(bench: Bench, attention: str) -> None:
-    planted, batch = planted_binding(), bench.batch["match"]
+    planted, batch = planted_binding(items=12), bench.batch["match"]
     assert not batch.mask.all()
     planted.model.set_attn_implementation(attention)
     with torch.no_grad():
@@ -48,12 +58,11 @@ def test_only_the_planted_head_carries_the_related_edge(bench: Bench) -> None:
     assert max(abs(share) for share in shares.values()) < 0.05
 
 
-@pytest.mark.parametrize("head", EVERY_HEAD, ids=str)
-def test_the_other_edge_carries_nothing(bench: Bench, head: Head) -> None:
-    assert abs(bench.share(head, "other")) < 0.05
+def test_the_other_edge_carries_nothing(bench: Bench) -> None:
+    assert max(abs(bench.share(head, "other")) for head in EVERY_HEAD) < 0.05
 
 
-@pytest.mark.parametrize(("seed", "items"), [(1, 24), (5, 9), (7, 30)])
+@pytest.mark.parametrize(("seed", "items"), [(0, 24), (5, 9)])
 def test_other_seeds_and_sizes_plant_the_same_truth(seed: int, items: int) -> None:
     bench = Bench(planted_binding(seed=seed, items=items))
     assert float(bench.delta.max()) < -1.0
@@ -64,11 +73,11 @@ def test_other_seeds_and_sizes_plant_the_same_truth(seed: int, items: int) -> No
 
 
 def test_dose_is_monotone_and_half_the_edge_is_half_the_effect(bench: Bench) -> None:
-    doses = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 10.0)
+    doses = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 10.0)
     delta = [float(bench.cut(bench.planted.head, alpha=alpha).mean()) for alpha in doses]
     assert all(more < less for less, more in itertools.pairwise(delta))
-    assert delta[4] == pytest.approx(float(bench.delta.mean()), abs=1e-5)
-    assert delta[2] == pytest.approx((delta[0] + delta[4]) / 2, rel=0.05)
+    assert delta[2] == pytest.approx(float(bench.delta.mean()), abs=1e-5)
+    assert delta[1] == pytest.approx((delta[0] + delta[2]) / 2, rel=0.05)
 
 
 def test_attention_tells_match_from_mismatch_at_two_heads_only(bench: Bench) -> None:
@@ -109,7 +118,7 @@ def test_planted_and_unread_share_a_key_value_head(bench: Bench) -> None:
     assert len({bench.planted.head, *bench.planted.decoys.values()}) == 4
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_weights_bind_nothing(seed: int) -> None:
     bench = Bench(planted_binding(seed=seed, random_weights=True))
     means = bench.delta.view(24, 6).mean(1)
@@ -185,7 +194,7 @@ def test_building_is_quick_repeatable_and_leaves_the_random_state_alone() -> Non
 
 
 def test_half_precision_keeps_the_truth(bench: Bench) -> None:
-    model = planted_binding(dtype=torch.bfloat16).model
+    model = planted_binding(items=12, dtype=torch.bfloat16).model
     s = {}
     for condition, batch in bench.batch.items():
         with torch.no_grad():

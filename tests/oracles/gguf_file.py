@@ -47,7 +47,7 @@ def model() -> Any:
 
 
 def write(path: Path, *, split: str = "smollm", **extra: Any) -> Path:
-    """Write the file; `extra`: metadata under `llama.` (`__` for a dot), or `tensor_NAME`, one more tensor."""
+    """Write it; `extra`: metadata under `llama.` (`__` for a dot), or `tensor_NAME`, a tensor more."""
     llama = model()
     config = llama.config
     writer = GGUFWriter(path, "llama")

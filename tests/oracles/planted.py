@@ -64,12 +64,9 @@ def prompts(planted: Planted, condition: Condition) -> Prompts:
 def rope(x: Tensor, theta: float) -> Tensor:
     """Turn dimension pair j of row p by p θ^(−2j/d), as a product of complex numbers."""
     half = x.shape[-1] // 2
-    speed = torch.tensor([theta ** (-j / half) for j in range(half)], dtype=torch.float64)
-    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * speed
-    turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * torch.polar(
-        torch.ones_like(angle), angle
-    )
-    return torch.cat([turned.real, turned.imag], dim=-1).to(x.dtype)
+    angle = torch.tensor([[p * theta ** (-j / half) for j in range(half)] for p in range(x.shape[1])])
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([turned.real, turned.imag], dim=-1)
 
 
 def normed(x: Tensor, norm: torch.nn.Module) -> Tensor:

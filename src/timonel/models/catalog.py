@@ -39,7 +39,7 @@ def entry(name: str) -> Entry:
 
 
 def kind_of(name: str) -> Literal["instruct", "base"] | None:
-    """Whether a catalog model follows instructions or continues text; None for a name that is not in the catalog."""
+    """Whether a catalog model follows instructions or continues text; None for a name of no entry."""
     return next((candidate.kind for candidate in entries() if candidate.name == name), None)
 
 
