@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from timonel.binding.pair import CONDITIONS, Condition, Pair
-from timonel.models.planted import Planted
+from timonel.binding.planted import Planted
 
 Head = tuple[int, int]
 EVERY_HEAD = [(layer, head) for layer in range(5) for head in range(4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from timonel.engine import Request
@@ -34,15 +35,20 @@ class Cut:
 
         In cloze form each prompt holds one identity, or none; what does not stand in it has no edge to cut.
         """
-        present = [name for name in SPANS[self.edge] if name in request.prompt.spans]
-        plan = Plan(
-            tuple(
-                EdgeScale(layer=layer, head=head, queries=span(name), keys=span("item"), alpha=self.alpha)
-                for name in present
-                for layer, head in self.heads
-            )
+        present = tuple(name for name in SPANS[self.edge] if name in request.prompt.spans)
+        return replace(request, plan=_plan(present, self.heads, self.alpha))
+
+
+@lru_cache(maxsize=1024)
+def _plan(names: tuple[str, ...], heads: tuple[tuple[int, int], ...], alpha: float) -> Plan:
+    """One plan for all requests that it fits; a cut of all heads holds hundreds of edges."""
+    return Plan(
+        tuple(
+            EdgeScale(layer=layer, head=head, queries=span(name), keys=span("item"), alpha=alpha)
+            for name in names
+            for layer, head in heads
         )
-        return replace(request, plan=plan)
+    )
 
 
 def every_head(layers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -48,7 +48,7 @@ def planted() -> None:
     from timonel.cli.console import table
     from timonel.engine import Engine
     from timonel.models import format_head
-    from timonel.models.planted import planted_binding
+    from timonel.binding.planted import planted_binding
 
     truth = planted_binding()
     say("1. A planted model: one head was built to bind, three others to look like it\n")

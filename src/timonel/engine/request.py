@@ -84,7 +84,7 @@ class Work:
         rows = [reading.position for answer in request.answers for reading in answer]
         length = max(rows) + 1
         cells = tuple(
-            Cells(cell.layer, cell.head, queries, cell.keys, cell.alpha)
+            Cells(queries, cell.keys, cell.alpha, cell.heads)
             for cell in request.plan.on(request.prompt)
             if (queries := tuple(query for query in cell.queries if query < length))
         )
@@ -98,5 +98,5 @@ class Work:
 
     def key(self, salt: str) -> str:
         """A hash of all that its scores depend on; `salt` stands for the model and how it runs."""
-        cells = [[c.layer, c.head, c.queries, c.keys, c.alpha] for c in self.cells]
+        cells = [[c.queries, c.keys, c.alpha, c.heads] for c in self.cells]
         return hashlib.sha256(json.dumps([salt, self.ids, self.answers, cells]).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from timonel.steer.attach import Attachment, attach
 from timonel.steer.interventions import EdgeScale
-from timonel.steer.plan import Cells, Plan, condition_key, resolve
+from timonel.steer.plan import Cells, Plan, resolve
 from timonel.steer.scope import Span, span
 
-__all__ = ["Attachment", "Cells", "EdgeScale", "Plan", "Span", "attach", "condition_key", "resolve", "span"]
+__all__ = ["Attachment", "Cells", "EdgeScale", "Plan", "Span", "attach", "resolve", "span"]

@@ -77,9 +77,7 @@ def edge_rows(
     batch, edge, local, here = batch[used], edge[used], local[used], here[used]
     per_slice = max(1, _SLICE_ELEMENTS // (key.shape[2] * key.shape[3]))
     parts = [
-        _slice(
-            table, place, query, key, value, mask, scaling, softcap, batch[at], edge[at], local[at], here[at], pads
-        )
+        _slice(table, place, query, key, value, mask, scaling, softcap, batch[at], edge[at], local[at], here[at])
         for at in torch.arange(len(batch), device=query.device).split(per_slice)
     ]
     return Rows(*(torch.cat([getattr(part, name) for part in parts]) for name in Rows.__slots__))
@@ -98,19 +96,17 @@ def _slice(
     edge: Int[Tensor, "m"],
     local: Int[Tensor, "m q"],
     here: Bool[Tensor, "m q"],
-    pads: Int[Tensor, "b"],
 ) -> Rows:
-    """The rows of some of the edges; `batch` and `edge` say whose, `local` which query rows of this pass."""
+    """The rows of some of the entries; `batch` and `edge` say whose, `local` which query rows of this pass."""
     dtype = torch.promote_types(query.dtype, torch.float32)
-    head = table.head[edge]
-    kv_head = head // (query.shape[1] // key.shape[1])
+    head, kv_head = table.head[edge].clamp(min=0), table.kv_head[edge]  # [m, q], [m]
     at = local.clamp(0, query.shape[2] - 1)
-    scores = query[batch[:, None], head[:, None], at].to(dtype) @ key[batch, kv_head].to(dtype).mT * scaling
+    scores = query[batch[:, None], head, at].to(dtype) @ key[batch, kv_head].to(dtype).mT * scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = _masked(scores, mask, batch, head, at, place)  # [m, q, k]
 
-    columns = table.keys[edge] + pads[batch, None] - place.kv_offset  # [m, keys]
+    columns = table.keys[edge] + place.pads.to(query.device)[batch, None] - place.kv_offset  # [m, keys]
     inside = (table.keys[edge] >= 0) & (columns >= 0) & (columns < key.shape[2])
     cut = torch.zeros(len(batch), key.shape[2], dtype=torch.int32, device=query.device)
     cut.scatter_add_(1, columns.clamp(0, key.shape[2] - 1), inside.int())
@@ -121,14 +117,14 @@ def _slice(
 
     flat = here.nonzero()
     m, q = flat[:, 0], flat[:, 1]
-    return Rows(batch[m], local[m, q], head[m], output[m, q], weights[m, q])
+    return Rows(batch[m], local[m, q], head[m, q], output[m, q], weights[m, q])
 
 
 def _masked(
     scores: Float[Tensor, "m q k"],
     mask: Tensor | None,
     batch: Int[Tensor, "m"],
-    head: Int[Tensor, "m"],
+    head: Int[Tensor, "m q"],
     at: Int[Tensor, "m q"],
     place: Place,
 ) -> Float[Tensor, "m q k"]:
@@ -144,7 +140,7 @@ def _masked(
         )
     rows = mask[
         batch[:, None] if mask.shape[0] > 1 else torch.zeros_like(at),
-        head[:, None] if mask.shape[1] > 1 else torch.zeros_like(at),
+        head if mask.shape[1] > 1 else torch.zeros_like(at),
         at if mask.shape[2] > 1 else torch.zeros_like(at),
     ][..., :keys]
     if rows.dtype == torch.bool:

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
-    """All edges of one layer.
+    """All edges of one layer; an entry holds what one prompt's rows read through one key/value head.
 
-    Shapes (e edges, q and k the longest lists of query rows and keys; -1 fills the shorter ones):
-        prompt, head: [e]      queries: [e, q]      keys: [e, k]      alpha: [e]
+    Query heads that share a key/value head, and are cut alike, are one entry: their keys are gathered once.
+
+    Shapes (e entries; c (query head, row) cells and k keys at most; -1 fills what is shorter):
+        prompt, kv_head, alpha: [e]      head, queries: [e, c]      keys: [e, k]
     """
 
     prompt: Tensor
+    kv_head: Tensor
+    alpha: Tensor
     head: Tensor
     queries: Tensor
     keys: Tensor
-    alpha: Tensor
     last_query: int
 
     def rows(self) -> int:
@@ -36,18 +39,12 @@ class EdgeTable:
 
     def to(self, device: torch.device) -> EdgeTable:
         """The same table on another device."""
-        return EdgeTable(
-            self.prompt.to(device),
-            self.head.to(device),
-            self.queries.to(device),
-            self.keys.to(device),
-            self.alpha.to(device),
-            self.last_query,
-        )
+        tensors = (self.prompt, self.kv_head, self.alpha, self.head, self.queries, self.keys)
+        return EdgeTable(*(tensor.to(device) for tensor in tensors), last_query=self.last_query)
 
 
 def build_tables(cells_by_prompt: Sequence[Sequence[Cells]], geometry: Geometry) -> dict[int, EdgeTable]:
-    """Gathers the edges of a batch by layer; checks that each head exists.
+    """Gathers the edges of a batch by layer and key/value head; checks that each head exists.
 
     Args:
         cells_by_prompt: for each prompt of the batch, what its plan does to it.
@@ -56,23 +53,29 @@ def build_tables(cells_by_prompt: Sequence[Sequence[Cells]], geometry: Geometry)
     Returns:
         layer -> its table; layers without edges are not in it.
     """
-    by_layer: dict[int, list[tuple[int, Cells]]] = {}
-    for index, cells in enumerate(cells_by_prompt):
-        for cell in cells:
-            by_layer.setdefault(cell.layer, []).append((index, cell))
-    tables = {}
-    for layer, entries in sorted(by_layer.items()):
-        for head in {cell.head for _, cell in entries}:
-            geometry.check_head(layer, head)
-        tables[layer] = EdgeTable(
-            prompt=torch.tensor([index for index, _ in entries]),
-            head=torch.tensor([cell.head for _, cell in entries]),
-            queries=_ragged([cell.queries for _, cell in entries]),
-            keys=_ragged([cell.keys for _, cell in entries]),
-            alpha=torch.tensor([cell.alpha for _, cell in entries], dtype=torch.float64),
-            last_query=max(cell.queries[-1] for _, cell in entries),
-        )
-    return tables
+    entries: dict[int, dict[tuple[int, int, int], list[int]]] = {}
+    every = [(prompt, cells) for prompt, some in enumerate(cells_by_prompt) for cells in some]
+    for layer, head in {head for _, cells in every for head in cells.heads}:
+        geometry.check_head(layer, head)
+    for index, (prompt, cells) in enumerate(every):
+        for layer, head in cells.heads:
+            key = (prompt, index, head // geometry.layers[layer].group)
+            entries.setdefault(layer, {}).setdefault(key, []).append(head)
+    return {layer: _table(entries[layer], [cells for _, cells in every]) for layer in sorted(entries)}
+
+
+def _table(entries: dict[tuple[int, int, int], list[int]], cells: Sequence[Cells]) -> EdgeTable:
+    """One layer's table; `entries` maps (prompt, which cells, key/value head) to the query heads."""
+    chosen = [(cells[index], heads) for (_, index, _), heads in entries.items()]
+    return EdgeTable(
+        prompt=torch.tensor([prompt for prompt, _, _ in entries]),
+        kv_head=torch.tensor([kv_head for _, _, kv_head in entries]),
+        alpha=torch.tensor([one.alpha for one, _ in chosen], dtype=torch.float64),
+        head=_ragged([[head for head in heads for _ in one.queries] for one, heads in chosen]),
+        queries=_ragged([one.queries * len(heads) for one, heads in chosen]),
+        keys=_ragged([one.keys for one, _ in chosen]),
+        last_query=max(one.queries[-1] for one, _ in chosen),
+    )
 
 
 def _ragged(lists: Sequence[Sequence[int]]) -> Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from timonel.errors import InputError
 from timonel.prompts.prompt import Prompt
 from timonel.steer.interventions import EdgeScale
+from timonel.steer.scope import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,54 +39,66 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cells:
-    """An edge on one prompt: rows x columns of one head's attention, with positions of the unpadded prompt."""
+    """Edges on one prompt that differ in nothing but their head: rows x columns, positions of the unpadded prompt."""
 
-    layer: int
-    head: int
     queries: tuple[int, ...]
     keys: tuple[int, ...]
     alpha: float
+    heads: tuple[tuple[int, int], ...]
 
 
 def resolve(plan: Plan, prompt: Prompt) -> tuple[Cells, ...]:
     """What a plan does to one prompt, in a canonical order, without edges that change nothing.
 
     Two edges on the same head and row with the same alpha are one edge with the union of their keys; so
-    `{q: {1, 2}} + {q: {2, 3}}` equals `{q: {1, 2, 3}}`. Rows that end with equal keys and alpha are gathered again.
+    `{q: {1, 2}} + {q: {2, 3}}` equals `{q: {1, 2, 3}}`. What ends alike is gathered again, whatever it was written as.
 
     Raises:
         InputError: a span is not bound; a key stands after its query row, where causality has cut it already;
             two different alphas meet on one head and row.
     """
-    rows: dict[tuple[int, int, int], tuple[float, set[int]]] = {}
-    for edge in plan:
-        queries, keys = prompt.positions(*edge.queries.names), prompt.positions(*edge.keys.names)
-        if keys[0] > queries[0]:
+    by_head: dict[tuple[int, int], list[tuple[tuple[int, ...], tuple[int, ...], float]]] = {}
+    for queries, keys, alpha, heads in _kinds(plan):
+        rows, columns = prompt.positions(*queries.names), prompt.positions(*keys.names)
+        if columns[0] > rows[0]:
             raise InputError(
-                f"The edge {edge.queries} -> {edge.keys} at L{edge.layer}H{edge.head} reads position {keys[0]} from "
-                f"row {queries[0]}, but a row sees only what stands before it; swap them or choose later rows."
+                f"The edge {queries} -> {keys} at L{heads[0][0]}H{heads[0][1]} reads position {columns[0]} from row "
+                f"{rows[0]}, but a row sees only what stands before it; swap them or choose later rows."
             )
+        for head in heads:
+            by_head.setdefault(head, []).append((rows, columns, alpha))
+    gathered: dict[tuple[tuple[int, ...], tuple[int, ...], float], list[tuple[int, int]]] = {}
+    for head, edges in by_head.items():
+        for edge in edges if len(edges) == 1 else _united(head, edges):
+            if edge[2] != 1.0:
+                gathered.setdefault(edge, []).append(head)
+    return tuple(sorted(Cells(*edge, tuple(sorted(heads))) for edge, heads in gathered.items()))
+
+
+@lru_cache(maxsize=256)
+def _kinds(plan: Plan) -> tuple[tuple[Span, Span, float, tuple[tuple[int, int], ...]], ...]:
+    """A plan's edges gathered by all but their head; a plan of all heads is resolved as one."""
+    kinds: dict[tuple[Span, Span, float], dict[tuple[int, int], None]] = {}
+    for edge in plan:
+        kinds.setdefault((edge.queries, edge.keys, edge.alpha), {})[edge.layer, edge.head] = None
+    return tuple((*kind, tuple(heads)) for kind, heads in kinds.items())
+
+
+def _united(
+    head: tuple[int, int], edges: list[tuple[tuple[int, ...], tuple[int, ...], float]]
+) -> list[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """Several edges of one head as edges that share no row."""
+    rows: dict[int, tuple[float, set[int]]] = {}
+    for queries, keys, alpha in edges:
         for query in queries:
-            alpha, columns = rows.setdefault((edge.layer, edge.head, query), (edge.alpha, set()))
-            if alpha != edge.alpha:
+            before, columns = rows.setdefault(query, (alpha, set()))
+            if before != alpha:
                 raise InputError(
-                    f"Two edges on L{edge.layer}H{edge.head}, row {query}, have alpha {alpha:g} and {edge.alpha:g}, "
+                    f"Two edges on L{head[0]}H{head[1]}, row {query}, have alpha {before:g} and {alpha:g}, "
                     "but one row of a head takes one alpha (other readings differ); give them the same."
                 )
             columns.update(keys)
-    gathered: dict[tuple[int, int, tuple[int, ...], float], list[int]] = {}
-    for (layer, head, query), (alpha, columns) in rows.items():
-        if alpha != 1.0:
-            gathered.setdefault((layer, head, tuple(sorted(columns)), alpha), []).append(query)
-    return tuple(
-        sorted(
-            Cells(layer, head, tuple(sorted(queries)), keys, alpha)
-            for (layer, head, keys, alpha), queries in gathered.items()
-        )
-    )
-
-
-def condition_key(cells: Iterable[Cells]) -> str:
-    """A hash of what a plan does to a prompt: equal for two plans that do the same, whatever their spans are called."""
-    listed = [[c.layer, c.head, c.queries, c.keys, c.alpha] for c in sorted(cells)]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    alike: dict[tuple[tuple[int, ...], float], list[int]] = {}
+    for query, (alpha, columns) in rows.items():
+        alike.setdefault((tuple(sorted(columns)), alpha), []).append(query)
+    return [(tuple(sorted(queries)), keys, alpha) for (keys, alpha), queries in alike.items()]

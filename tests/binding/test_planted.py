@@ -13,7 +13,7 @@ import torch
 from oracles.planted import EVERY_HEAD, Bench, prompt_text, score
 from timonel.binding.pair import CONDITIONS
 from timonel.errors import InputError
-from timonel.models.planted import planted_binding
+from timonel.binding.planted import planted_binding
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -37,8 +37,8 @@ from transformers import (
 
 from timonel.binding.pair import Pair
 from timonel.errors import InputError
-from timonel.models import _planted_weights as weights
-from timonel.models._planted_pairs import balanced_pairs, fixed_words, invented_words
+from timonel.binding import _planted_weights as weights
+from timonel.binding._planted_pairs import balanced_pairs, fixed_words, invented_words
 
 _MIN_ITEMS = 8
 _SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
