@@ -59,9 +59,7 @@ _TABLE: dict[str, dict[str, Any]] = {
 ARCHITECTURES = list(_TABLE)
 
 
-def tiny(
-    architecture: str, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any
-) -> PreTrainedModel:
+def tiny(architecture: str, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> PreTrainedModel:
     """A random model in eval mode; `attn_implementation=` among the overrides picks SDPA or eager."""
     if architecture not in _TABLE:
         raise KeyError(f"no tiny {architecture!r}; there are {', '.join(ARCHITECTURES)}")
@@ -138,9 +136,7 @@ def word_tokenizer(*, chat: bool = False, bos: bool = True, padding_side: str = 
     vocabulary = {token: i for token, i in vocabulary.items() if i < VOCAB}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     # One pre-token is a known word with its space, or a single character: WordLevel then looks each up whole.
-    known = "|".join(
-        sorted({t[1:] for t in vocabulary if t.startswith("▁") and len(t) > 1}, key=len, reverse=True)
-    )
+    known = "|".join(sorted({t[1:] for t in vocabulary if t.startswith("▁") and len(t) > 1}, key=len, reverse=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     pattern = Regex(rf"▁(?:{known})(?![A-Za-z])|[\s\S]")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(pattern, behavior="isolated")

@@ -75,9 +75,7 @@ def test_the_stem_holds_the_item_once_and_not_at_its_beginning():
 def test_spanish_pairs_are_the_english_ones_in_spanish():
     spanish = pairs_from_culture(SPANISH)
     ids = {item.text: item.id for item in (*CULTURE.items, *SPANISH.items)}
-    stems = {
-        one.stem: (one.kind, one.polarity, one.number) for one in (*CULTURE.templates, *SPANISH.templates)
-    }
+    stems = {one.stem: (one.kind, one.polarity, one.number) for one in (*CULTURE.templates, *SPANISH.templates)}
     for en, es in zip(PAIRS, spanish, strict=True):
         assert (en.pair, en.slot, en.polarity, en.family) == (es.pair, es.slot, es.polarity, es.family)
         assert ids[en.item] == ids[es.item]
@@ -117,9 +115,7 @@ def test_no_item_hides_a_name_that_the_flag_misses(culture):
 
     def beginnings(text):
         return {
-            word[:5].lower()
-            for word in text.split()
-            if len(word) >= 5 and word.lower() not in culture.ignored_words
+            word[:5].lower() for word in text.split() if len(word) >= 5 and word.lower() not in culture.ignored_words
         }
 
     for item in culture.items:
@@ -148,8 +144,7 @@ def small_world(near):
     keys = ("basque", "greek", "hopi", "inuit", "maori", "thai", "turkish", "zulu")
     firm = [item for item in CULTURE.items if not item.contested]
     items = tuple(
-        replace(firm[at], related=(key,), near_miss=tuple(keys[k] for k in near(at)))
-        for at, key in enumerate(keys)
+        replace(firm[at], related=(key,), near_miss=tuple(keys[k] for k in near(at))) for at, key in enumerate(keys)
     )
     return replace(CULTURE, items=items, identities=tuple(KNOWN[key] for key in keys))
 

@@ -12,8 +12,8 @@ import torch
 
 from oracles.planted import EVERY_HEAD, Bench, prompt_text, score
 from timonel.binding.pair import CONDITIONS
-from timonel.errors import InputError
 from timonel.binding.planted import planted_binding
+from timonel.errors import InputError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -169,9 +169,7 @@ def test_it_answers_in_words(bench: Bench) -> None:
     said = {}
     for condition, batch in bench.batch.items():
         ids = batch.ids[:1][batch.mask[:1]][None]
-        whole = planted.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
-        )
+        whole = planted.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         said[condition] = planted.tokenizer.convert_ids_to_tokens(whole[0, ids.shape[1] :])
     assert said["mismatch"] == ["c", ")", "</s>"]
     assert said["match"][0] in "ab"

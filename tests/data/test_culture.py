@@ -113,9 +113,7 @@ def test_the_hash_follows_the_files_and_not_their_line_ends(tmp_path):
 def test_comments_blank_lines_and_column_order_are_free(tmp_path):
     copy = shutil.copytree(SHIPPED, tmp_path / "copy")
     lines = (copy / "identities.tsv").read_text(encoding="utf-8").split("\n")
-    moved = [
-        "\t".join(reversed(line.split("\t"))) if line and not line.startswith("#") else line for line in lines
-    ]
+    moved = ["\t".join(reversed(line.split("\t"))) if line and not line.startswith("#") else line for line in lines]
     (copy / "identities.tsv").write_text("\n# mine\n\n" + "\n".join(moved), encoding="utf-8")
     assert read_culture(path=copy).identities == ENGLISH.identities
 

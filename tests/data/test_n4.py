@@ -122,9 +122,7 @@ def test_other_file_of_the_same_structure(tmp_path: Path, integer, outer, protoc
     rows = [[q, integer(label), s] for q, label, s in (DIFFERENT, EQUAL)]
     path = written(tmp_path, outer([[rows[0]], [rows[1]]]), protocol)
     n4 = read_n4(str(path))
-    assert n4.different == (
-        N4Row(DIFFERENT[0], 1, 0, "a sari", ("an Indian person", "a Tamil"), ("a Swede",)),
-    )
+    assert n4.different == (N4Row(DIFFERENT[0], 1, 0, "a sari", ("an Indian person", "a Tamil"), ("a Swede",)),)
     assert n4.sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != N4_SHA256
     assert n4.equal[0].label == 0
     assert neutral_items(n4) == ("a wig",)
@@ -141,9 +139,7 @@ def test_protocol_0_of_plain_integers(tmp_path: Path) -> None:
     (b"u2", b">", b"\x01\x02", 258),
     (b"i1", b"|", b"\x07", 7),
 ])  # fmt: skip
-def test_numpy_integers_without_numpy(
-    spelling: bytes, kind: bytes, order: bytes, raw: bytes, value: int
-) -> None:
+def test_numpy_integers_without_numpy(spelling: bytes, kind: bytes, order: bytes, raw: bytes, value: int) -> None:
     # Written by hand: scalar(dtype(kind, False, True) with state (3, order, None), raw).
     stream = (
         b"\x80\x04c" + spelling + b"\nscalar\ncnumpy\ndtype\n\x8c\x02" + kind + b"\x89\x88\x87R"
@@ -382,6 +378,4 @@ def test_any_bytes_end_in_lists_or_input_error(data: bytes) -> None:
         result = load(data, Path("here"))
     except InputError:
         return
-    assert (
-        result is None or isinstance(result, (list, tuple, str, bytes, int)) or "timonel" in str(type(result))
-    )
+    assert result is None or isinstance(result, (list, tuple, str, bytes, int)) or "timonel" in str(type(result))

@@ -7,19 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from oracles.attention import Edge, eager_twin, naive_edges
-from tiny import ARCHITECTURES, tiny, word_tokenizer
 
+from oracles.attention import Edge, eager_twin, naive_edges
 from timonel.engine import Engine, Request, choice, continuation
 from timonel.prompts import Prompt
 from timonel.steer import EdgeScale, Plan, span
+from tiny import ARCHITECTURES, tiny, word_tokenizer
 
 
 def plain_loop(model: Any, request: Request, twin: Any = None) -> list[float]:
     """Scores by the definition; a plan is played by the naive attention."""
     prompt = request.prompt
     edges = [
-        Edge(one.layer, 0, one.head, prompt.positions(*one.queries.names), prompt.positions(*one.keys.names), one.alpha)
+        Edge(
+            one.layer,
+            0,
+            one.head,
+            prompt.positions(*one.queries.names),
+            prompt.positions(*one.keys.names),
+            one.alpha,
+        )
         for one in request.plan
     ]
     with torch.no_grad():
@@ -55,15 +62,17 @@ def random_requests(seed: int, count: int, layers: int) -> list[Request]:
             heads = {(draw.randrange(layers), draw.randrange(4)) for _ in range(draw.randrange(1, 4))}
             plan = Plan(
                 tuple(
-                    EdgeScale(layer=a, head=b, queries=span("identity"), keys=span("item"), alpha=draw.choice([0, 0.5, 2]))
+                    EdgeScale(
+                        layer=a,
+                        head=b,
+                        queries=span("identity"),
+                        keys=span("item"),
+                        alpha=draw.choice([0, 0.5, 2]),
+                    )
                     for a, b in sorted(heads)
                 )
             )
-        answers = (
-            (choice(prompt, (5, 6, 7)), choice(prompt, (8,)))
-            if draw.random() < 0.5
-            else (continuation(prompt),)
-        )
+        answers = (choice(prompt, (5, 6, 7)), choice(prompt, (8,))) if draw.random() < 0.5 else (continuation(prompt),)
         requests.append(Request(prompt, answers, plan))
     return requests
 
@@ -95,7 +104,10 @@ def test_prefixes_are_shared_and_equal_requests_run_once() -> None:
 def test_float32_agrees_with_float64() -> None:
     model, exact = tiny("llama"), tiny("llama", dtype=torch.float64)
     requests = random_requests(5, 12, layers=3)
-    single, double = Engine(model, word_tokenizer()).score(requests), Engine(exact, word_tokenizer()).score(requests)
+    single, double = (
+        Engine(model, word_tokenizer()).score(requests),
+        Engine(exact, word_tokenizer()).score(requests),
+    )
     for one, two in zip(single, double, strict=True):
         assert one == pytest.approx(two, abs=2e-4)
 

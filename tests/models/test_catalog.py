@@ -28,9 +28,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def wheel(
-    folder: Path, package: str, files: dict[str, bytes], member: str, papers: tuple[str, ...] = ()
-) -> Wheel:
+def wheel(folder: Path, package: str, files: dict[str, bytes], member: str, papers: tuple[str, ...] = ()) -> Wheel:
     module = package.replace("-", "_")
     path, info = folder / f"{module}-1.0-py3-none-any.whl", f"{module}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -86,9 +84,7 @@ def test_pip_fetches_by_name_with_the_users_own_settings(
     wanted = shelf.entry.wheels[0]
     assert digest(_fetch.download(wanted, tmp_path / "here")) == wanted.sha256
     nowhere = dataclasses.replace(wanted, package="timonel-test-nosuch")
-    with pytest.raises(
-        InputError, match=r"pip could not fetch timonel-test-nosuch==1\.0 \(.*\); check"
-    ) as refusal:
+    with pytest.raises(InputError, match=r"pip could not fetch timonel-test-nosuch==1\.0 \(.*\); check") as refusal:
         _fetch.download(nowhere, tmp_path / "there")
     assert "\n" not in str(refusal.value)
 
@@ -132,9 +128,7 @@ def test_a_file_that_is_not_the_pinned_one_is_refused_and_not_kept(
     assert [p.name for p in catalog.path_of("tiny").parent.iterdir() if not p.name.endswith(".lock")] == []
 
 
-def test_an_interrupted_fetch_starts_over(
-    fetched: list[str], monkeypatch: pytest.MonkeyPatch, shelf: Shelf
-) -> None:
+def test_an_interrupted_fetch_starts_over(fetched: list[str], monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
     copy = _fetch.download
 
     def interrupted(wanted: Wheel, folder: Path) -> Path:
@@ -176,9 +170,7 @@ def test_terms_are_asked_for_first_and_remembered(
     assert "Provided under the terms." not in again
 
 
-def test_the_environment_accepts_terms_too(
-    fetched: list[str], monkeypatch: pytest.MonkeyPatch, shelf: Shelf
-) -> None:
+def test_the_environment_accepts_terms_too(fetched: list[str], monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
     terms = Licence("https://example.org/terms", "TIMONEL_ACCEPT_TEST", "Provided under the terms.")
     monkeypatch.setattr(catalog, "ENTRIES", (dataclasses.replace(shelf.entry, terms=terms),))
     monkeypatch.setenv("TIMONEL_ACCEPT_TEST", "1")
@@ -207,9 +199,7 @@ def test_the_real_catalog_is_pinned_and_unknown_names_are_refused() -> None:
     assert [entry.name for entry in catalog.entries()] == ["smollm2-135m", "gemma3-270m"]
     for entry in catalog.entries():
         assert all(len(pinned.sha256) == 64 for pinned in entry.wheels)
-        assert sum(pinned.member is not None for pinned in entry.wheels) == {"smollm2-135m": 1}.get(
-            entry.name, 4
-        )
+        assert sum(pinned.member is not None for pinned in entry.wheels) == {"smollm2-135m": 1}.get(entry.name, 4)
     assert catalog.entry("gemma3-270m").terms is not None
     with pytest.raises(InputError, match=r"'gemma' is not in the catalog .*smollm2-135m, gemma3-270m"):
         catalog.get("gemma")

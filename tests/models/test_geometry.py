@@ -138,9 +138,7 @@ def test_a_compiled_model_has_the_same_geometry_under_its_wrapper() -> None:
 def test_heads_and_layers_out_of_range_are_refused_with_the_range() -> None:
     geometry = Geometry.of(tiny("llama"))
     assert geometry.check_head(2, 3) is geometry.layers[2]
-    with pytest.raises(
-        InputError, match=r"L2H4 does not exist in this LlamaForCausalLM: .* query heads 0 to 3"
-    ):
+    with pytest.raises(InputError, match=r"L2H4 does not exist in this LlamaForCausalLM: .* query heads 0 to 3"):
         geometry.check_head(2, 4)
     with pytest.raises(InputError, match=r"layer 3 does not exist .* its layers are 0 to 2"):
         geometry.check_head(3, 0)
@@ -199,9 +197,7 @@ def test_what_cannot_be_handled_is_refused_by_name_with_the_reason(kind: str) ->
 def test_encoder_decoders_are_refused(kind: str) -> None:
     with torch.device("meta"):
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind))
-    with pytest.raises(
-        UnsupportedModel, match="ForConditionalGeneration is not supported: it is an encoder-decoder"
-    ):
+    with pytest.raises(UnsupportedModel, match="ForConditionalGeneration is not supported: it is an encoder-decoder"):
         Geometry.of(model)
 
 

@@ -53,9 +53,7 @@ def test_the_tokenizer_splits_digits_first_as_llama_cpp_does(file: Path, tmp_pat
 def test_special_tokens_and_the_chat_template_come_along(file: Path) -> None:
     _, tokenizer = load(file)
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
-    assert (
-        tokenizer("a").input_ids == tokenizer("a", add_special_tokens=False).input_ids
-    )  # add_bos_token is false
+    assert tokenizer("a").input_ids == tokenizer("a", add_special_tokens=False).input_ids  # add_bos_token is false
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "an"}], tokenize=False)
     assert chat == "<|im_start|>an<|im_end|>"
     ids = tokenizer(chat, add_special_tokens=False).input_ids

@@ -12,9 +12,7 @@ def test_a_written_head_reads_back(layer: int, head: int) -> None:
     assert parse_head(f"{layer}.{head}") == (layer, head)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "8", "L8", "H2", "8.2.1", "L-1H2", "8,2", "L8 H2", "H2L8", "L8H2x", "1e3.2"]
-)
+@pytest.mark.parametrize("text", ["", "8", "L8", "H2", "8.2.1", "L-1H2", "8,2", "L8 H2", "H2L8", "L8H2x", "1e3.2"])
 def test_anything_else_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(InputError, match=r"is not a head: .*L8H2 or 8.2") as refusal:
         parse_head(text)

@@ -36,9 +36,7 @@ def test_a_folder_gives_the_model_that_was_saved(architecture: str, tmp_path: Pa
         (torch.bfloat16, torch.bfloat16),
     ],
 )
-def test_dtypes_are_read_from_names_and_from_torch(
-    asked: str | torch.dtype, got: torch.dtype, tmp_path: Path
-) -> None:
+def test_dtypes_are_read_from_names_and_from_torch(asked: str | torch.dtype, got: torch.dtype, tmp_path: Path) -> None:
     model, _ = load(tiny_folder(tmp_path), dtype=asked)
     assert {p.dtype for p in model.parameters()} == {got}
     assert model(IDS).logits.dtype == got
@@ -73,15 +71,10 @@ def test_the_attention_implementation_can_be_chosen(tmp_path: Path) -> None:
 
 def test_auto_places_the_model_by_itself(tmp_path: Path) -> None:
     model, _ = load(tiny_folder(tmp_path), device="auto")
-    assert (
-        torch.equal(model(IDS.to(model.device)).logits.cpu(), tiny("llama")(IDS).logits)
-        or torch.cuda.is_available()
-    )
+    assert torch.equal(model(IDS.to(model.device)).logits.cpu(), tiny("llama")(IDS).logits) or torch.cuda.is_available()
 
 
-def test_a_catalog_name_wins_over_a_folder_of_that_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_catalog_name_wins_over_a_folder_of_that_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pinned = tiny_folder(tmp_path / "pinned", "qwen3")
     monkeypatch.setattr(catalog, "get", lambda name: pinned)
     monkeypatch.chdir(tmp_path)
@@ -160,8 +153,7 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     folder, sprung = tiny_folder(tmp_path / "folder"), tmp_path / "sprung"
     (folder / "modeling.py").write_text(f"from pathlib import Path\nPath({str(sprung)!r}).touch()\n")
     (folder / "config.json").write_text(
-        '{"model_type": "foreign", '
-        '"auto_map": {"AutoConfig": "modeling.C", "AutoModelForCausalLM": "modeling.M"}}'
+        '{"model_type": "foreign", "auto_map": {"AutoConfig": "modeling.C", "AutoModelForCausalLM": "modeling.M"}}'
     )
     check_refused(folder, "code of its own, which is never run")
     assert not sprung.exists()

@@ -71,7 +71,9 @@ def _attention(
         for head in range(h):
             keys, values = key[row, head // group], value[row, head // group]
             for at in range(q):
-                mine = [e for e in edges if (e.layer, e.row, e.head) == (module.layer_idx, row, head) and at in e.queries]
+                mine = [
+                    e for e in edges if (e.layer, e.row, e.head) == (module.layer_idx, row, head) and at in e.queries
+                ]
                 if start is not None and not mine:
                     continue
                 scores = (keys * query[row, head, at]).sum(-1) * scaling

@@ -102,9 +102,7 @@ def _rename(name: str) -> str:
 def _permute(name: str, weight: torch.Tensor, config: Any) -> np.ndarray:
     """Rotary halves (transformers) to rotary pairs (llama.cpp), for queries and keys."""
     array = weight.numpy()
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
-        name.split(".")[-2]
-    )
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
     if heads is None:
         return array
     half = array.shape[0] // heads // 2

@@ -91,8 +91,7 @@ def naive(
             d = config.head_dim
             own, shared = slice(head * d, (head + 1) * d), slice(head // group * d, (head // group + 1) * d)
             q, k = (
-                rope(h @ parts[n][s].T, config.rope_parameters["rope_theta"])
-                for n, s in (("q", own), ("k", shared))
+                rope(h @ parts[n][s].T, config.rope_parameters["rope_theta"]) for n, s in (("q", own), ("k", shared))
             )
             scores = q @ k.transpose(1, 2) / math.sqrt(d)
             scores = scores.masked_fill(~seen, -math.inf)
@@ -116,8 +115,7 @@ def score(planted: Planted, logits: Tensor) -> Tensor:
     p = logits.double().softmax(-1)
     vocabulary = planted.tokenizer.get_vocab()
     mass = {
-        letter: sum(p[:, i] for word, i in vocabulary.items() if word in forms)
-        for letter, forms in SPELLINGS.items()
+        letter: sum(p[:, i] for word, i in vocabulary.items() if word in forms) for letter, forms in SPELLINGS.items()
     }
     return mass["c"].log() - (mass["a"] + mass["b"]).log()
 
@@ -136,8 +134,7 @@ class Bench:
 
     def cut_scores(self, head: Head, edge: str = "related", alpha: float = 0.0) -> dict[Condition, Tensor]:
         return {
-            c: score(self.planted, naive(self.planted, b, head, b.edges[edge], alpha)[0])
-            for c, b in self.batch.items()
+            c: score(self.planted, naive(self.planted, b, head, b.edges[edge], alpha)[0]) for c, b in self.batch.items()
         }
 
     def cut(self, head: Head, edge: str = "related", alpha: float = 0.0) -> Tensor:
@@ -151,8 +148,5 @@ class Bench:
     def feature(self, head: Head, condition: Condition) -> Tensor:
         """Attention from identity to item: sum over keys, mean over query rows, mean over both slots."""
         batch, weights = self.batch[condition], self.attention[condition][head]
-        slots = [
-            (weights * batch.edges[slot]).sum((1, 2)) / batch.rows[slot].sum(1)
-            for slot in ("related", "other")
-        ]
+        slots = [(weights * batch.edges[slot]).sum((1, 2)) / batch.rows[slot].sum(1) for slot in ("related", "other")]
         return (slots[0] + slots[1]) / 2

@@ -304,9 +304,7 @@ def test_quantity_agrees_with_a_loop():
     found = cluster_quantity(
         lambda s: s["right"] / (s["right"] + s["group"]), {"right": right, "group": group}, labels, draws=199
     )
-    totals = np.array(
-        [[np.sum(labels == g), right[labels == g].sum(), group[labels == g].sum()] for g in range(9)]
-    )
+    totals = np.array([[np.sum(labels == g), right[labels == g].sum(), group[labels == g].sum()] for g in range(9)])
     # The module's order: size, then sums, the first column first.
     totals = np.array(sorted(totals.tolist(), key=tuple))
     drawn = []

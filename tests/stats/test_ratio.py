@@ -136,9 +136,7 @@ def test_reduction_is_one_minus_the_ratio():
     share = fieller(full - cut, full, labels)
     assert (found.value, found.low, found.high) == pytest.approx((share.value, share.low, share.high))
     mirrored = reduction(-full, -cut, labels)
-    assert (mirrored.value, mirrored.low, mirrored.high) == pytest.approx(
-        (found.value, found.low, found.high)
-    )
+    assert (mirrored.value, mirrored.low, mirrored.high) == pytest.approx((found.value, found.low, found.high))
 
 
 def test_a_cut_that_does_nothing_and_one_that_takes_all():

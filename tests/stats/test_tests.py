@@ -68,9 +68,7 @@ def test_item_t_with_one_item():
     assert (found.value, found.df) == (1.5, 0)
 
 
-p_values = hnp.arrays(
-    np.float64, st.integers(1, 40), elements=st.floats(0, 1) | st.sampled_from([0.0, 0.01, 1.0])
-)
+p_values = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1) | st.sampled_from([0.0, 0.01, 1.0]))
 
 
 @settings(max_examples=100, deadline=None)

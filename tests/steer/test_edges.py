@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from oracles.attention import Edge, eager_twin, naive_edges
-from tiny import ARCHITECTURES, tiny
 
+from oracles.attention import Edge, eager_twin, naive_edges
 from timonel.errors import InputError
 from timonel.prompts import Prompt
 from timonel.steer import EdgeScale, Plan, attach, span
+from tiny import ARCHITECTURES, tiny
 
 # Longer than the tiny models' window of 8, so that windows bite.
 LENGTHS = (14, 11)
@@ -28,7 +28,10 @@ def prompts(seed: int = 0) -> list[Prompt]:
 
 def padded(made: list[Prompt], side: str) -> dict[str, torch.Tensor]:
     width = max(map(len, made))
-    ids, mask = torch.zeros(len(made), width, dtype=torch.long), torch.zeros(len(made), width, dtype=torch.long)
+    ids, mask = (
+        torch.zeros(len(made), width, dtype=torch.long),
+        torch.zeros(len(made), width, dtype=torch.long),
+    )
     for row, prompt in enumerate(made):
         at = slice(width - len(prompt), width) if side == "left" else slice(0, len(prompt))
         ids[row, at], mask[row, at] = torch.tensor(prompt.ids), 1
@@ -192,7 +195,7 @@ def test_group_mates_do_not_change() -> None:
 
 
 def test_the_soft_cap_comes_before_the_mask() -> None:
-    """T23: with a cap of 5 a masked score of -inf must stay -inf; the naive oracle has it so, and here the weights too."""
+    """T23: with a cap of 5 a masked score must stay -inf; the naive oracle has it so, and here the weights too."""
     model = tiny("gemma2", dtype=torch.float64)
     (prompt, _) = prompts()
     ids = torch.tensor([prompt.ids])
@@ -234,7 +237,11 @@ def test_a_key_after_its_row_is_refused() -> None:
 def test_two_alphas_on_one_row_are_refused_and_one_alpha_is_a_union() -> None:
     (prompt, _) = prompts()
     with pytest.raises(InputError, match="one row of a head takes one alpha"):
-        Plan((edge(0, 0, 0.0), edge(0, 0, 0.5, "identity", "identity"))).on(Prompt(prompt.ids, {"item": (1,), "identity": (6,)}))
+        Plan((edge(0, 0, 0.0), edge(0, 0, 0.5, "identity", "identity"))).on(
+            Prompt(prompt.ids, {"item": (1,), "identity": (6,)})
+        )
     apart = Plan((edge(0, 0, 0.0, "last", "item"), edge(0, 0, 0.0, "last", "identity"))).on(prompt)
-    joint = Plan((EdgeScale(layer=0, head=0, queries=span("last"), keys=span("item", "identity"), alpha=0.0),)).on(prompt)
+    joint = Plan((EdgeScale(layer=0, head=0, queries=span("last"), keys=span("item", "identity"), alpha=0.0),)).on(
+        prompt
+    )
     assert apart == joint

@@ -127,9 +127,7 @@ def random_state(shapes: Mapping[str, torch.Size], seed: int) -> dict[str, Tenso
     }
 
 
-def compiled_state(
-    shapes: Mapping[str, torch.Size], layout: Layout, lexicon: Lexicon, seed: int
-) -> dict[str, Tensor]:
+def compiled_state(shapes: Mapping[str, torch.Size], layout: Layout, lexicon: Lexicon, seed: int) -> dict[str, Tensor]:
     """The state dict of the planted model: noise everywhere, the heads of the module's table on top."""
     draw = torch.Generator().manual_seed(seed)
     state = {name: _noise(name, shape, layout, draw) for name, shape in shapes.items()}

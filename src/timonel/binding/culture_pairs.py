@@ -108,9 +108,7 @@ def _wholly_foreign(items: Sequence[CultureItem], foreign: dict[str, frozenset[s
     return one_way & one_way.T
 
 
-def _permutation(
-    rng: np.random.RandomState, allowed: _Matrix, items: Sequence[CultureItem]
-) -> npt.NDArray[np.int_]:
+def _permutation(rng: np.random.RandomState, allowed: _Matrix, items: Sequence[CultureItem]) -> npt.NDArray[np.int_]:
     """A random p with allowed[i, p(i)] and p(p(i)) != i, by swaps that never add a broken place."""
     n = len(items)
     here = np.arange(n)

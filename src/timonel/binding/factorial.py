@@ -111,9 +111,7 @@ def balance(drawn: Sequence[Drawn]) -> tuple[Drawn, ...]:
 
 def pair_digest(kept: Sequence[Drawn]) -> str:
     """A sha256 over item, R, U', U, stored question and slot of each pair, in order."""
-    listed = [
-        [p.row.item, p.related, p.substitute, p.other, p.row.question, int(p.slot == "a")] for p in kept
-    ]
+    listed = [[p.row.item, p.related, p.substitute, p.other, p.row.question, int(p.slot == "a")] for p in kept]
     return hashlib.sha256(json.dumps(listed, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 

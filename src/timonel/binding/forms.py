@@ -54,7 +54,7 @@ class Form:
     def __post_init__(self) -> None:
         if self.name == "letters" and self.rows == "writing":
             raise InputError(
-                "--rows writing is for the cloze form, but the form is letters; there the identity is read, not written."
+                "--rows writing is for the cloze form, but the form is letters: there it is read, not written."
             )
 
     def requests(self, pair: Pair, condition: Condition, kind: Kind) -> tuple[Request, ...]:
@@ -82,10 +82,10 @@ class Form:
         stem, tail = pair.stem, pair.neither
         if kind == "K":
             stem, tail = pair.wording.knowledge.format(item=pair.item), pair.wording.knowledge_neither
-        text, marks = _question(stem, pair.options(condition), tail, pair.slot)
-        marks = (find_mark("item", pair.item, stem), *marks)
+        text, identities = _question(stem, pair.options(condition), tail, pair.slot)
+        item = find_mark("item", pair.item, stem)
         line = pair.wording.letter_line if self.wrap == "instruct" else pair.wording.base_line
-        return self._render(f"{text}\n\n{pair.wording.choice}\n{line}", marks, "", ())
+        return self._render(f"{text}\n\n{pair.wording.choice}\n{line}", (item, *identities), "", ())
 
     def _cloze(self, wording: Wording, stem: str, marks: tuple[Mark, ...], answer: str, name: str) -> Prompt:
         if self.wrap == "instruct":
@@ -107,9 +107,7 @@ class Form:
         chat = Chat.USER_TURN if self.wrap == "instruct" else Chat.PLAIN
         key = (text, marks, answer, answer_marks)
         if key not in self._cache:
-            self._cache[key] = render(
-                self.tokenizer, text, marks, chat=chat, answer=answer, answer_marks=answer_marks
-            )
+            self._cache[key] = render(self.tokenizer, text, marks, chat=chat, answer=answer, answer_marks=answer_marks)
         return self._cache[key]
 
 
@@ -120,12 +118,13 @@ def default_form(parameters: int, wrap: Wrap) -> tuple[FormName, str]:
         return "letters", f"an instruct model of {size} parameters can map options to letters"
     if wrap == "base":
         return "cloze", "a base model continues text; it has not learnt to answer with a letter"
-    return "cloze", f"models of {size} parameters cannot reliably map options to letters, but can continue a text"
+    return (
+        "cloze",
+        f"models of {size} parameters cannot reliably map options to letters, but can continue a text",
+    )
 
 
-def _question(
-    stem: str, options: tuple[Identity, Identity], tail: str, slot: str
-) -> tuple[str, tuple[Mark, Mark]]:
+def _question(stem: str, options: tuple[Identity, Identity], tail: str, slot: str) -> tuple[str, tuple[Mark, Mark]]:
     """The question with its three options, and where the two identities stand in it."""
     names = ("varied", "other") if slot == "a" else ("other", "varied")
     text = f"{stem}\n(a) "

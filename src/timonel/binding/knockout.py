@@ -20,7 +20,7 @@ from timonel.binding.cut import Cut
 from timonel.binding.pair import Pair
 from timonel.binding.score import Contrast
 from timonel.models.heads import format_head
-from timonel.stats import Estimate, benjamini_hochberg, cluster_difference, cluster_mean, item_t, reduction
+from timonel.stats import Alternative, Estimate, benjamini_hochberg, cluster_difference, cluster_mean, item_t, reduction
 
 SUBSETS: Mapping[str, Callable[[Pair], bool]] = {
     "all": lambda pair: True,
@@ -52,15 +52,13 @@ def knockout_table(base: Contrast, cuts: Mapping[Cut, Contrast], *, pmi: bool, s
         before = cluster_mean(full[chosen], items, seed=seed)
         for cut, contrast in cuts.items():
             after = contrast.delta(pmi=pmi)[chosen]
-            side = "greater" if cut.edge == "related" else "two-sided"
+            side: Alternative = "greater" if cut.edge == "related" else "two-sided"
             row = _row(after, full[chosen], items, side, before, seed)
             rows.append({"edge": cut.edge, "heads": name_heads(cut.heads), "subset": subset, "split": "all", **row})
         for heads, related, other in _matched(cuts):
             after = related.delta(pmi=pmi)[chosen]
             row = _row(after, other.delta(pmi=pmi)[chosen], items, "two-sided", None, seed)
-            rows.append(
-                {"edge": "related-other", "heads": name_heads(heads), "subset": subset, "split": "all", **row}
-            )
+            rows.append({"edge": "related-other", "heads": name_heads(heads), "subset": subset, "split": "all", **row})
     table = pd.DataFrame(rows)
     if not table.empty:
         families = table.groupby(["edge", "subset", "split"], sort=False)["p"]
@@ -85,7 +83,7 @@ def _matched(cuts: Mapping[Cut, Contrast]) -> list[tuple[tuple[tuple[int, int], 
 
 
 def _row(
-    after: np.ndarray, before: np.ndarray, items: np.ndarray, side: str, full: Estimate | None, seed: int
+    after: np.ndarray, before: np.ndarray, items: np.ndarray, side: Alternative, full: Estimate | None, seed: int
 ) -> dict[str, object]:
     """The numbers of one row; `full` is None for a contrast of two cuts, of which no share can be taken."""
     change = cluster_difference(after, before, items, seed=seed)

@@ -35,10 +35,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from timonel.binding.pair import Pair
-from timonel.errors import InputError
 from timonel.binding import _planted_weights as weights
 from timonel.binding._planted_pairs import balanced_pairs, fixed_words, invented_words
+from timonel.binding.pair import Pair
+from timonel.errors import InputError
 
 _MIN_ITEMS = 8
 _SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
@@ -83,18 +83,14 @@ def planted_binding(
         InputError: fewer than 8 items.
     """
     if items < _MIN_ITEMS:
-        raise InputError(
-            f"A planted model of {items} items cannot be balanced: ask for at least {_MIN_ITEMS} items."
-        )
+        raise InputError(f"A planted model of {items} items cannot be balanced: ask for at least {_MIN_ITEMS} items.")
     rng = random.Random(seed)
     fixed = fixed_words()
     names = invented_words(rng, 2 * items, taken=set(fixed))
     things, people = names[:items], [name.capitalize() for name in names[items:]]
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *fixed, *things, *people])}
     belongs = tuple((i, (i + 1) % items) for i in range(items))
-    model = _model(
-        seed, dtype, random_weights, _lexicon(vocabulary, things, people, belongs), len(vocabulary)
-    )
+    model = _model(seed, dtype, random_weights, _lexicon(vocabulary, things, people, belongs), len(vocabulary))
     return Planted(
         model=model,
         tokenizer=_tokenizer(vocabulary),
@@ -132,9 +128,7 @@ def _model(
         model = LlamaForCausalLM(config)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     state = (
-        weights.random_state(shapes, seed)
-        if random_weights
-        else weights.compiled_state(shapes, layout, lexicon, seed)
+        weights.random_state(shapes, seed) if random_weights else weights.compiled_state(shapes, layout, lexicon, seed)
     )
     model.load_state_dict(state)
     return model.to(dtype).eval()

@@ -47,12 +47,15 @@ class Contrast:
     def delta(self, *, pmi: bool = False) -> Float[np.ndarray, "p"]:
         """S_match - S_mismatch of each pair."""
         match, mismatch = self.s(pmi=pmi)
-        return match - mismatch
+        difference: np.ndarray = match - mismatch
+        return difference
 
     def direction(self, *, pmi: bool = False) -> Float[np.ndarray, "p"]:
         """How far MATCH moves the choice between the two identities to the right one, in probability."""
         sign = np.array([1.0 if pair.polarity == "choose" else -1.0 for pair in self.pairs])
-        return sign * (preference(self._log_p("match", pmi)) - preference(self._log_p("mismatch", pmi)))
+        moved: np.ndarray = preference(self._log_p("match", pmi)) - preference(self._log_p("mismatch", pmi))
+        toward: np.ndarray = sign * moved
+        return toward
 
     def mass(self) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
         """Total probability of the three answers in MATCH and in MISMATCH."""
@@ -65,17 +68,20 @@ class Contrast:
         prior = self.prior_match if condition == "match" else self.prior_mismatch
         if prior is None:
             raise ValueError("The letters form has no priors; ask for the raw score.")
-        return raw - prior
+        without: np.ndarray = raw - prior
+        return without
 
 
 def strength(log_p: Float[np.ndarray, "p 3"]) -> Float[np.ndarray, "p"]:
     """S of each row (varied, other, neither)."""
-    return log_p[:, 2] - np.logaddexp(log_p[:, 0], log_p[:, 1])
+    s: np.ndarray = log_p[:, 2] - np.logaddexp(log_p[:, 0], log_p[:, 1])
+    return s
 
 
 def preference(log_p: Float[np.ndarray, "p 3"]) -> Float[np.ndarray, "p"]:
     """P(varied | varied or other) of each row."""
-    return np.exp(log_p[:, 0] - np.logaddexp(log_p[:, 0], log_p[:, 1]))
+    share: np.ndarray = np.exp(log_p[:, 0] - np.logaddexp(log_p[:, 0], log_p[:, 1]))
+    return share
 
 
 def contrast_requests(form: Form, pairs: Sequence[Pair], kind: Kind, cut: Cut | None = None) -> list[Request]:

@@ -108,9 +108,7 @@ class BindingStudy:
         for layer, head in heads or ():
             geometry.check_head(layer, head)
         chosen = tuple(sorted(set(heads))) if heads else every_head([layer.heads for layer in geometry.layers])
-        return cls(
-            Form(tokenizer, name, wrap, rows), reason, tuple(pairs), chosen, not heads, tuple(stages), seed
-        )
+        return cls(Form(tokenizer, name, wrap, rows), reason, tuple(pairs), chosen, not heads, tuple(stages), seed)
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
@@ -178,6 +176,15 @@ def study(
     """
     engine = engine or Engine(model, tokenizer)
     planned = BindingStudy.plan(
-        model, tokenizer, engine, pairs, form=form, wrap=wrap, rows=rows, heads=heads, stages=stages, seed=seed
+        model,
+        tokenizer,
+        engine,
+        pairs,
+        form=form,
+        wrap=wrap,
+        rows=rows,
+        heads=heads,
+        stages=stages,
+        seed=seed,
     )
     return planned.run(engine)

@@ -50,7 +50,11 @@ def baseline_table(s: Contrast, k: Contrast, *, seed: int = 0) -> pd.DataFrame:
             if not chosen.any():
                 continue
             items = np.array([pair.item for pair in s.pairs])[chosen]
-            values = {"delta_s": s.delta(pmi=pmi), "delta_k": k.delta(pmi=pmi), "direction": s.direction(pmi=pmi)}
+            values = {
+                "delta_s": s.delta(pmi=pmi),
+                "delta_k": k.delta(pmi=pmi),
+                "direction": s.direction(pmi=pmi),
+            }
             for quantity, value in values.items():
                 found = cluster_mean(value[chosen], items, seed=seed)
                 rows.append(

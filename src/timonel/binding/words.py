@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from timonel.binding.knockout import name_heads
@@ -16,8 +17,7 @@ def conclusions(result: BindingResult) -> list[str]:
     said = [_effect_sentence(effect)]
     if not result.knockout.empty:
         said.append(_cut_sentence(result, effect))
-    said += warnings(result)
-    return said
+    return said + warnings(result)
 
 
 def warnings(result: BindingResult) -> list[str]:
@@ -35,7 +35,20 @@ def warnings(result: BindingResult) -> list[str]:
         said.append(
             "Warning: the effect is not established on the clean subset, so word overlap or related groups may make it."
         )
-    return said
+    return said + _wrong_direction(result)
+
+
+def _wrong_direction(result: BindingResult) -> list[str]:
+    """Differentiating more is not differentiating rightly: says where the related identity moves the choice wrongly."""
+    rows = result.baseline.query("quantity == 'direction' and subset in ('avoid', 'choose')")
+    rows = rows[rows["score"] == result.headline]
+    return [
+        f"Warning: on the questions whom to {row['subset']}, the related identity moves the choice between the two "
+        f"identities to the wrong one (by {-row['value']:.2f} [{-row['high']:.2f}, {-row['low']:.2f}] in probability): "
+        "differentiating more is not differentiating rightly."
+        for row in rows.to_dict(orient="records")
+        if row["high"] < 0
+    ]
 
 
 def _effect_sentence(effect: dict[str, Any]) -> str:
@@ -61,9 +74,7 @@ def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
     change = f"ΔS by {cut['change']:+.2f} [{cut['change_low']:+.2f}, {cut['change_high']:+.2f}]"
     share = ""
     if cut["reduction"] == cut["reduction"]:
-        share = (
-            f", a reduction of {cut['reduction']:.0%} [{cut['reduction_low']:.0%}, {cut['reduction_high']:.0%}]"
-        )
+        share = f", a reduction of {cut['reduction']:.0%} [{cut['reduction_low']:.0%}, {cut['reduction_high']:.0%}]"
     beyond = f"{control['change']:+.2f} [{control['change_low']:+.2f}, {control['change_high']:+.2f}]"
     low, high = control["change_low"], control["change_high"]
     if not _excludes(effect):
@@ -74,7 +85,7 @@ def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
         verdict = "less than the control cut, so these edges do not carry the effect"
     else:
         verdict = "not told apart from the control cut, so it is not shown that these edges carry the effect"
-    ceiling = "; all heads is the ceiling, a few heads can carry at most this" if result.all_heads else ""
+    ceiling = " (all heads together: what this edge carries in the whole model)" if result.all_heads else ""
     return (
         f"Cutting the related identity's edge to the item at {which} moves {change}{share}; "
         f"beyond the other identity's edge that is {beyond}: {verdict}{ceiling}."
@@ -88,5 +99,5 @@ def _row(table: Any, **where: str) -> dict[str, Any]:
     return found
 
 
-def _excludes(row: dict[str, Any]) -> bool:
+def _excludes(row: Mapping[Any, Any]) -> bool:
     return bool(row["low"] > 0 or row["high"] < 0)

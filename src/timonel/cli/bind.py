@@ -25,13 +25,15 @@ def bind(
         int | None, typer.Option(help="Sample this many pairs, spread over the items.", show_default="all")
     ] = None,
     heads: Annotated[
-        str | None, typer.Option(help="Heads to cut, such as L8H2,L9H5.", show_default="all heads: the ceiling")
+        str | None,
+        typer.Option(help="Heads to cut, such as L8H2,L9H5.", show_default="all heads: the ceiling"),
     ] = None,
     form: Annotated[
         str | None, typer.Option(help="letters or cloze.", show_default="letters from 1B instruct models on")
     ] = None,
     wrap: Annotated[
-        str | None, typer.Option(help="instruct or base.", show_default="instruct where there is a chat template")
+        str | None,
+        typer.Option(help="instruct or base.", show_default="instruct where there is a chat template"),
     ] = None,
     rows: Annotated[str, typer.Option(help="Cloze: cut the identity's own rows, or those writing it.")] = "own",
     lang: Annotated[str, typer.Option(help="Language of the questions (culture: en, es).")] = "en",
@@ -57,7 +59,7 @@ def bind(
     from timonel.binding.choices import check_choices
 
     check_choices(form=form, wrap=wrap, rows=rows, stages=stages.split(","))
-    source, sample, engine, study = set_up(
+    source, engine, study = set_up(
         model, data=data, lang=lang, pairs=_smaller(pairs, limit), heads=heads, form=form, wrap=wrap, rows=rows,
         stages=stages, seed=seed, device=device, dtype=dtype, batch_tokens=batch_tokens, quiet=json_,
     )  # fmt: skip
@@ -89,7 +91,7 @@ def set_up(
     dtype: str,
     batch_tokens: int | None,
     quiet: bool,
-) -> tuple[Source, int, Engine, BindingStudy]:
+) -> tuple[Source, Engine, BindingStudy]:
     """Everything that a study needs, checked: data, then model, then what depends on both."""
     from timonel.binding import BindingStudy
     from timonel.binding.sampling import sample
@@ -107,7 +109,7 @@ def set_up(
         loaded, tokenizer, engine, chosen, form=form, wrap=wrap or kind_of(model), rows=rows, heads=parsed,
         stages=stages.split(","), seed=seed,
     )  # fmt: skip
-    return source, len(chosen), engine, planned
+    return source, engine, planned
 
 
 def run_study(
@@ -174,8 +176,8 @@ def _announce(study: BindingStudy, engine: Engine) -> None:
     load = engine.workload(requests)
     rate = engine.rate(requests, seconds=10)
     say(
-        f"{len(study.pairs)} pairs in {study.form.name} form, stages {', '.join(study.stages)}: {load.requests} scores, "
-        f"{load.distinct} of them distinct, in {load.batches} batches.\n"
+        f"{len(study.pairs)} pairs in {study.form.name} form, stages {', '.join(study.stages)}: "
+        f"{load.requests:,} scores, {load.distinct:,} of them distinct, in {load.batches} batches.\n"
         f"Sharing prefixes feeds {load.tokens:,} tokens; one prompt at a time would be {load.plain_tokens:,}.\n"
         f"At {rate:,.0f} tokens a second (measured on a short trial) that takes about {duration(load.tokens / rate)}."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from timonel.cli.console import table
@@ -49,7 +50,17 @@ def effects_table(result: BindingResult) -> Table:
                 if score == "raw" and result.headline != "raw" and (quantity != "delta_s" or row["subset"] != "all"):
                     continue
                 label = "priors off" if score == "pmi" else "raw"
-                rows.append([name, label, row["subset"], str(row["n"]), str(row["n_items"]), interval(row), p(row["p"])])
+                rows.append(
+                    [
+                        name,
+                        label,
+                        row["subset"],
+                        str(row["n"]),
+                        str(row["n_items"]),
+                        interval(row),
+                        p(row["p"]),
+                    ]
+                )
     return table(
         "Effect of the related identity, with 95 % item-clustered intervals",
         ["effect", "score", "pairs", "n", "items", "value [low, high]", "p"],
@@ -80,7 +91,7 @@ def knockout_rows(result: BindingResult) -> Table:
     )
 
 
-def interval(row: dict[str, Any], name: str = "", *, percent: bool = False, empty: str = "undefined") -> str:
+def interval(row: Mapping[Any, Any], name: str = "", *, percent: bool = False, empty: str = "undefined") -> str:
     """`-1.26 [-1.83, -0.69]`, or a word where there is no number to give."""
     low_name, high_name = (f"{name}_low", f"{name}_high") if name else ("low", "high")
     value, low, high = row[name or "value"], row[low_name], row[high_name]
@@ -98,5 +109,5 @@ def p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _no_share(row: dict[str, Any]) -> str:
+def _no_share(row: Mapping[Any, Any]) -> str:
     return "" if row["edge"] == "related-other" else "undefined: ΔS not away from 0"

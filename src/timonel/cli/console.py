@@ -37,15 +37,16 @@ def show(table: Table) -> None:
 def table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; columns after the first that hold numbers stand to the right."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    made = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, header in enumerate(headers):
         cells = [row[index] for row in rows]
         numeric = bool(cells) and all(not cell or cell.strip()[:1] in "+-−0123456789—" for cell in cells)
-        made.add_column(header, justify="right" if numeric and index else "left", no_wrap=index == 0)
+        made.add_column(escape(header), justify="right" if numeric and index else "left", no_wrap=index == 0)
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(escape, row))
     return made
 
 
@@ -56,8 +57,7 @@ def print_json(value: Any) -> None:
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """A table's rows for `print_json`."""
-    found: list[dict[str, Any]] = frame.to_dict(orient="records")
-    return found
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict(orient="records")]
 
 
 def _clean(value: Any) -> Any:
@@ -73,7 +73,7 @@ def _clean(value: Any) -> Any:
 
 
 class Meter:
-    """Progress on standard error: a bar on a terminal, a line now and then in a log; silent for the first two seconds."""
+    """Progress on standard error: a bar on a terminal, a line now and then in a log; silent for two seconds."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet

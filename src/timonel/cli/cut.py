@@ -16,7 +16,8 @@ def cut(
     prompt: Annotated[str, typer.Argument(help="Text with [[from:..]] (rows) and [[to:..]] (keys).")],
     heads: Annotated[str | None, typer.Option(help="Such as L8H2,L9H5.", show_default="all heads")] = None,
     answer: Annotated[
-        list[str] | None, typer.Option(help="Answer to watch; repeatable.", show_default="the likeliest next token")
+        list[str] | None,
+        typer.Option(help="Answer to watch; repeatable.", show_default="the likeliest next token"),
     ] = None,
     alpha: Annotated[float, typer.Option(help="0 cuts the edge, 2 doubles it.")] = 0.0,
     chat: Annotated[bool, typer.Option(help="Wrap the prompt in the chat template.")] = False,
@@ -54,7 +55,19 @@ def cut(
         print_json(records(found))
         return
     rows = [
-        [one["heads"], one["answer"], f"{one['log_p']:.4f}", f"{one['log_p_cut']:.4f}", f"{one['change']:+.4f}"]
+        [
+            one["heads"],
+            one["answer"],
+            f"{one['log_p']:.4f}",
+            f"{one['log_p_cut']:.4f}",
+            f"{one['change']:+.4f}",
+        ]
         for one in records(found)[: top + found["answer"].nunique()]
     ]
-    show(table(f"Edge from -> to at alpha {alpha:g}", ["heads", "answer", "log P", "with the edge scaled", "change"], rows))
+    show(
+        table(
+            f"Edge from -> to at alpha {alpha:g}",
+            ["heads", "answer", "log P", "with the edge scaled", "change"],
+            rows,
+        )
+    )

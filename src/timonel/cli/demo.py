@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from timonel.cli import options
 from timonel.cli.console import Meter, say, show
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def demo(
@@ -29,7 +32,7 @@ def demo(
 
     planted()
     say("2. A real model, whose truth nobody knows\n")
-    source, _, engine, study = set_up(
+    source, engine, study = set_up(
         model, data="culture", lang="en", pairs=pairs, heads=None, form=None, wrap=None, rows="own",
         stages="score,knockout", seed=seed, device=device, dtype=dtype, batch_tokens=batch_tokens, quiet=False,
     )  # fmt: skip
@@ -44,11 +47,11 @@ def demo(
 def planted() -> None:
     """The study on a model that was compiled by hand: which head binds is known, so the method can be checked."""
     from timonel.binding import Cut, Form, knockout_table, score_pairs
+    from timonel.binding.planted import planted_binding
     from timonel.cli.binding_tables import interval, p
     from timonel.cli.console import table
     from timonel.engine import Engine
     from timonel.models import format_head
-    from timonel.binding.planted import planted_binding
 
     truth = planted_binding()
     say("1. A planted model: one head was built to bind, three others to look like it\n")
@@ -69,7 +72,7 @@ def planted() -> None:
                 "binds" if name == "planted" else f"decoy: {name.replace('_', ' ')}",
                 interval(related.to_dict(), "reduction", percent=True),
                 interval(other.to_dict(), "reduction", percent=True),
-                p(float(related["q"])),
+                p(float(mine["q"]["related"])),
             ]
         )
     show(
@@ -79,4 +82,15 @@ def planted() -> None:
             rows,
         )
     )
-    say("Only the planted head's edge carries the effect: the method finds what is there, and nothing else.\n")
+    say(_verdict(found, truth.head) + "\n")
+
+
+def _verdict(found: pd.DataFrame, head: tuple[int, int]) -> str:
+    """Whether the study agrees with what was built; a share under 5 % does not count as carrying the effect."""
+    from timonel.models import format_head
+
+    carried = found[found["edge"].isin(["related", "other"]) & (found["reduction_low"] > 0.05)]
+    named = [(row["heads"], row["edge"]) for row in carried.to_dict(orient="records")]
+    if named == [(format_head(*head), "related")]:
+        return "Only the planted head's edge carries the effect: the method finds what is there, and nothing else."
+    return f"The study names {named or 'nothing'}, which is not what was planted: do not trust this installation."

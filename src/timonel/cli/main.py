@@ -13,7 +13,7 @@ from timonel.cli.console import complain
 from timonel.errors import TimonelError
 
 # What a mistyped option raises; typer brings its own copy of click in some versions, and names only this child of it.
-_UsageError: type = typer.BadParameter.__mro__[1]
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="timonel",
@@ -70,6 +70,7 @@ def run(arguments: list[str]) -> int:
         return 0
     except _UsageError as error:
         where = getattr(error, "ctx", None)
-        complain(error.format_message() + (f" (see {where.command_path} --help)" if where else ""))
+        describe = getattr(error, "format_message", error.__str__)
+        complain(describe() + (f" (see {where.command_path} --help)" if where else ""))
         return 2
     return result if isinstance(result, int) else 0

@@ -51,7 +51,9 @@ def get(name: Annotated[str, typer.Argument(help="A name of the catalog.")]) -> 
 
 
 @app.command()
-def clean(name: Annotated[str | None, typer.Argument(help="A name of the catalog; all by default.")] = None) -> None:
+def clean(
+    name: Annotated[str | None, typer.Argument(help="A name of the catalog; all by default.")] = None,
+) -> None:
     """Remove cached models."""
     from timonel.models import catalog
 

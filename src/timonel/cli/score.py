@@ -75,7 +75,9 @@ def read_prompts(path: Path, limit: int | None) -> list[dict[str, Any]]:
         except ValueError as error:
             raise InputError(f"{path}, line {number}, is not JSON ({error}); write one object a line.") from error
         answers = one.get("answers") if isinstance(one, dict) else None
-        right = isinstance(one, dict) and isinstance(one.get("prompt"), str) and isinstance(one.get("chat", False), bool)
+        right = (
+            isinstance(one, dict) and isinstance(one.get("prompt"), str) and isinstance(one.get("chat", False), bool)
+        )
         listed = answers is None or (isinstance(answers, list) and answers and all(isinstance(a, str) for a in answers))
         if not right or not listed or set(one) - {"prompt", "answers", "chat"}:
             raise InputError(

@@ -87,9 +87,7 @@ def parse_templates(texts: Leaves, file: Path) -> tuple[CultureTemplate, ...]:
         line = next(leaf.line for at, leaf in texts.items() if at[:4] == keys)
         _, kind, polarity, number = (*keys, "", "", "")[:4]
         if polarity not in POLARITIES or not number:
-            raise wrong(
-                file, line, f"{'.'.join(keys)} is no template", "nest it as kind, avoid or choose, number"
-            )
+            raise wrong(file, line, f"{'.'.join(keys)} is no template", "nest it as kind, avoid or choose, number")
         stem, neither = (text_at(texts, (*keys, part), file, line) for part in ("stem", "neither"))
         before, *after = stem.split("{item}")
         if len(after) != 1 or re.search(r"[{}]", before + after[0] + neither):
@@ -100,9 +98,7 @@ def parse_templates(texts: Leaves, file: Path) -> tuple[CultureTemplate, ...]:
     return tuple(found)
 
 
-def parse_identities(
-    table: Sequence[Row], file: Path, texts: Leaves, text_file: Path
-) -> tuple[CultureIdentity, ...]:
+def parse_identities(table: Sequence[Row], file: Path, texts: Leaves, text_file: Path) -> tuple[CultureIdentity, ...]:
     """All identities, sorted by key."""
     known = _unique(table, "key", file)
     found = {}
@@ -111,9 +107,7 @@ def parse_identities(
         _continent(row, file)
         _known(row, ("within",), known - {row["key"]}, file)
         text = text_at(texts, ("identities", row["key"]), text_file, row.line, file)
-        found[row["key"]] = CultureIdentity(
-            row["key"], text, row["continent"], row["group"], row.listed("within")
-        )
+        found[row["key"]] = CultureIdentity(row["key"], text, row["continent"], row["group"], row.listed("within"))
     _distinct(((one.text, ("identities", key)) for key, one in found.items()), texts, text_file)
     return tuple(found[key] for key in sorted(found))
 
@@ -131,17 +125,11 @@ def parse_items(
         _known(row, ("related", "near_miss"), known, file)
         related, near_miss = row.listed("related"), row.listed("near_miss")
         if both := sorted(set(related) & set(near_miss)):
-            raise wrong(
-                file, row.line, f"{both[0]} is both related and a near miss", "keep it in one of them"
-            )
+            raise wrong(file, row.line, f"{both[0]} is both related and a near miss", "keep it in one of them")
         if row["contested"] not in ("yes", "no") or (row["contested"] == "yes" and not row["note"]):
-            raise wrong(
-                file, row.line, "contested must be yes or no, and yes needs a note", "say who contests what"
-            )
+            raise wrong(file, row.line, "contested must be yes or no, and yes needs a note", "say who contests what")
         at = ("items", row["id"])
-        text, neutral = (
-            text_at(texts, (*at, part), text_file, row.line, file) for part in ("text", "neutral")
-        )
+        text, neutral = (text_at(texts, (*at, part), text_file, row.line, file) for part in ("text", "neutral"))
         facts = {name: row[name] for name in ("id", "kind", "continent", "region", "source", "note")}
         found[row["id"]] = CultureItem(
             **facts,
@@ -155,9 +143,7 @@ def parse_items(
     return tuple(found[key] for key in sorted(found))
 
 
-def check_stems(
-    items: Iterable[CultureItem], templates: Sequence[CultureTemplate], texts: Leaves, file: Path
-) -> None:
+def check_stems(items: Iterable[CultureItem], templates: Sequence[CultureTemplate], texts: Leaves, file: Path) -> None:
     """Every item can be asked about in both polarities, and its text can be found in every question."""
     for item in items:
         own = [one for one in templates if one.kind == item.kind]
@@ -192,13 +178,9 @@ def _unique(table: Sequence[Row], column: str, file: Path) -> frozenset[str]:
     for row in table:
         name = row[column]
         if not _ID.fullmatch(name):
-            raise wrong(
-                file, row.line, f"{column} {name!r} is no plain name", "use a-z, 0-9 and _, a letter first"
-            )
+            raise wrong(file, row.line, f"{column} {name!r} is no plain name", "use a-z, 0-9 and _, a letter first")
         if name in lines:
-            raise wrong(
-                file, row.line, f"{column} {name} was used in line {lines[name]} too", "give each row its own"
-            )
+            raise wrong(file, row.line, f"{column} {name} was used in line {lines[name]} too", "give each row its own")
         lines[name] = row.line
     return frozenset(lines)
 
@@ -211,9 +193,7 @@ def _filled(row: Row, columns: Iterable[str], file: Path) -> None:
 
 def _continent(row: Row, file: Path) -> None:
     if row["continent"] not in CONTINENTS:
-        raise wrong(
-            file, row.line, f"continent {row['continent']!r} is unknown", f"use {', '.join(CONTINENTS)}"
-        )
+        raise wrong(file, row.line, f"continent {row['continent']!r} is unknown", f"use {', '.join(CONTINENTS)}")
 
 
 def _known(row: Row, columns: Iterable[str], known: frozenset[str], file: Path) -> None:

@@ -123,9 +123,7 @@ def leaves(path: Path) -> dict[tuple[str, ...], Leaf]:
     return found
 
 
-def _walk(
-    path: Path, node: yaml.Node | None, keys: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+def _walk(path: Path, node: yaml.Node | None, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
     if len(keys) > _DEEPEST:  # an alias may hold itself
         raise wrong(path, 1, f"{'.'.join(keys)} is nested too deeply", "take out the alias that repeats it")
     if isinstance(node, yaml.ScalarNode) and keys:
@@ -135,6 +133,4 @@ def _walk(
             yield from _walk(path, value, (*keys, key.value if isinstance(key, yaml.ScalarNode) else "?"))
     else:
         line = node.start_mark.line + 1 if node is not None else 1
-        raise wrong(
-            path, line, f"{'.'.join(keys) or 'the file'} is no text and has no keys", "write `key: text`"
-        )
+        raise wrong(path, line, f"{'.'.join(keys) or 'the file'} is no text and has no keys", "write `key: text`")

@@ -124,9 +124,7 @@ def read_culture(lang: str = "en", *, path: str | Path = SHIPPED) -> Culture:
     texts = leaves(file)
     templates = parse_templates(texts, file)
     identities = parse_identities(rows(identities_file, IDENTITY_COLUMNS), identities_file, texts, file)
-    items = parse_items(
-        rows(items_file, ITEM_COLUMNS), items_file, (one.key for one in identities), texts, file
-    )
+    items = parse_items(rows(items_file, ITEM_COLUMNS), items_file, (one.key for one in identities), texts, file)
     check_stems(items, templates, texts, file)
     wording = _wording(texts, file)
     _check_nothing_else(texts, file, items, identities)

@@ -153,9 +153,7 @@ def read_n4(path: str | Path) -> N4:
     different, equal = _half(halves[0], f"{path}, different"), _half(halves[1], f"{path}, equal")
     for number, row in enumerate(different):
         if row.item not in row.stem:
-            raise InputError(
-                f"{path}, different row {number}: the stem does not name {row.item!r}; {_EXPECTED}"
-            )
+            raise InputError(f"{path}, different row {number}: the stem does not name {row.item!r}; {_EXPECTED}")
     return N4(different, equal, hashlib.sha256(data).hexdigest())
 
 

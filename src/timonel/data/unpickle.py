@@ -115,9 +115,7 @@ def read_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); give a file that you may read."
-        ) from error
+        raise InputError(f"{path} cannot be read ({error.strerror}); give a file that you may read.") from error
     if not data:
         raise InputError(f"{path} is empty where a pickle was expected; fetch the file again.")
     if len(data) > LARGEST:
@@ -142,6 +140,5 @@ def load(data: bytes, path: Path) -> object:
     except Exception as error:  # a damaged stream can fail anywhere: stack, memo, decoding, a stand-in
         reason = str(error)[:100] or type(error).__name__
         raise InputError(
-            f"{path} is not a pickle of lists, texts and integers ({reason}); "
-            "use the file as its authors published it."
+            f"{path} is not a pickle of lists, texts and integers ({reason}); use the file as its authors published it."
         ) from error

@@ -55,14 +55,13 @@ def edge_by_edge(
     together = "all heads" if heads is None else f"these {len(chosen)} together"
     plans = {"": Plan(), together: scaled(chosen), **{format_head(*one): scaled([one]) for one in chosen}}
     found = score(engine.model, tokenizer, [prompt], plans, answers=answers, engine=engine)
-    table = found.pivot(index="plan", columns="answer", values="log_p")
-    long = table.drop(index="").melt(ignore_index=False, var_name="answer", value_name="log_p_cut").reset_index()
-    long["log_p"] = long["answer"].map(table.loc[""])
-    long["change"] = long["log_p_cut"] - long["log_p"]
-    long["order"] = [-1.0 if name == together else -0.0 for name in long["plan"]]
-    long["size"] = -long["change"].abs()
-    ordered = long.sort_values(["order", "size", "plan"], ignore_index=True).rename(columns={"plan": "heads"})
-    return ordered[["heads", "answer", "log_p", "log_p_cut", "change"]]
+    plain = found[found["plan"] == ""][["answer", "log_p"]]
+    cut = found[found["plan"] != ""].rename(columns={"plan": "heads", "log_p": "log_p_cut"})
+    table = cut.merge(plain, on="answer")
+    table["change"] = table["log_p_cut"] - table["log_p"]
+    order = table.assign(single=table["heads"] != together, size=-table["change"].abs())
+    order = order.sort_values(["single", "size", "heads"], kind="stable", ignore_index=True)
+    return order[["heads", "answer", "log_p", "log_p_cut", "change"]]
 
 
 @torch.inference_mode()

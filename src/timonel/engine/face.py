@@ -72,9 +72,7 @@ def score(
     return table
 
 
-def _answers_by_prompt(
-    answers: Sequence[str] | Sequence[Sequence[str]] | None, prompts: int
-) -> list[list[str]]:
+def _answers_by_prompt(answers: Sequence[str] | Sequence[Sequence[str]] | None, prompts: int) -> list[list[str]]:
     """The answers of each prompt, whichever way they were given."""
     if answers is None:
         return []

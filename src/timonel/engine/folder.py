@@ -1,8 +1,8 @@
 """A run folder: what was asked, of which model and data, the store, the tables; one process at a time.
 
-    RUN/run.json         command, arguments, identity of model and data, versions, timings, machine, state
-    RUN/scores.sqlite    the store
-    RUN/tables/*.parquet and *.csv
+RUN/run.json         command, arguments, identity of model and data, versions, timings, machine, state
+RUN/scores.sqlite    the store
+RUN/tables/*.parquet and *.csv
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def open_run(
     """
     old = read_record(path) if (path / "run.json").exists() else None
     if old is None and path.is_dir() and any(path.iterdir()):
-        raise InputError(f"{path} is not empty and holds no run, but --out needs a new folder or a run's; choose another.")
+        raise InputError(
+            f"{path} is not empty and holds no run, but --out needs a new folder or a run's; choose another."
+        )
     if old is not None:
         _same_study(path, old, command, identity)
     try:

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 @torch.inference_mode()
-def run_batch(
-    model: PreTrainedModel, geometry: Geometry, batch: Batch, work: Sequence[Work]
-) -> list[list[float]]:
+def run_batch(model: PreTrainedModel, geometry: Geometry, batch: Batch, work: Sequence[Work]) -> list[list[float]]:
     """Scores one batch.
 
     Returns:
@@ -118,7 +116,7 @@ def only_rows(head: nn.Module, row: Tensor, column: Tensor) -> Iterator[None]:
 
 
 def _log_probabilities(logits: Tensor, tokens: Sequence[tuple[int, ...]]) -> list[float]:
-    """log of the summed probability of each row's tokens, in at least float32. logits: [n, v]."""
+    """Log of the summed probability of each row's tokens, in at least float32. logits: [n, v]."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = torch.logsumexp(wide, dim=-1)
     width = max(map(len, tokens))

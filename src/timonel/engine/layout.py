@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,9 +48,7 @@ class Batch:
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-def lay_out(
-    work: Sequence[Work], *, batch_tokens: int, max_readings: int, even: bool = False
-) -> tuple[Batch, ...]:
+def lay_out(work: Sequence[Work], *, batch_tokens: int, max_readings: int, even: bool = False) -> tuple[Batch, ...]:
     """Groups the work and packs the groups.
 
     Args:
@@ -133,7 +130,8 @@ def _apart(first: Group, group: Group, work: Sequence[Work], even: bool) -> bool
 
 def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     """Length of the longest common prefix."""
-    return len(os.path.commonprefix([first, second]))
+    differ = (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return next(differ, min(len(first), len(second)))
 
 
 def _longest_tail(group: Group, work: Sequence[Work]) -> int:

@@ -82,9 +82,7 @@ def _fields(path: Path) -> dict[str, Any]:
     try:
         reader = GGUFReader(path)
     except (ValueError, OSError, IndexError) as error:
-        raise InputError(
-            f"{path.name} is not a whole GGUF file ({_sentence(error)}); fetch it once more"
-        ) from error
+        raise InputError(f"{path.name} is not a whole GGUF file ({_sentence(error)}); fetch it once more") from error
     fields = {
         name: field.contents()
         for name, field in reader.fields.items()

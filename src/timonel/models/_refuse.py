@@ -17,9 +17,7 @@ from torch import nn
 from timonel.errors import InputError, UnsupportedModel
 
 _EXPERTS = re.compile(r"Moe(?![a-z])|MoE|Experts|SparseMlp|TopKRouter")
-_RECURRENT = re.compile(
-    r"Mamba|DeltaNet|LinearAttention|LightningAttention|Rwkv|ShortConv|RGLRU|RecurrentBlock|SSM"
-)
+_RECURRENT = re.compile(r"Mamba|DeltaNet|LinearAttention|LightningAttention|Rwkv|ShortConv|RGLRU|RecurrentBlock|SSM")
 
 
 def refuse(model: nn.Module, known: Mapping[str, str]) -> None:
@@ -61,18 +59,14 @@ def _reasons(model: nn.Module) -> list[str]:
         )
     sinks = _first(named, lambda _, module: isinstance(getattr(module, "sinks", None), nn.Parameter))
     if sinks:
-        reasons.append(
-            f"{sinks[0]}.sinks are attention sinks, which take part in the softmax without being keys"
-        )
+        reasons.append(f"{sinks[0]}.sinks are attention sinks, which take part in the softmax without being keys")
     recurrent = _first(named, lambda kind, _: _RECURRENT.search(kind) is not None)
     if recurrent:
         reasons.append(
             f"{recurrent[0]} ({recurrent[1]}) is a state-space or linear-attention layer, which has no "
             "attention edges to cut"
         )
-    both = _first(
-        named, lambda _, module: getattr(module, "is_causal", True) is False and hasattr(module, "o_proj")
-    )
+    both = _first(named, lambda _, module: getattr(module, "is_causal", True) is False and hasattr(module, "o_proj"))
     if both and hasattr(both[2], "q_proj") and _writes_text(model, both[2]):
         reasons.append(f"{both[0]} ({both[1]}) attends in both directions; only causal attention is handled")
     find_head: Any = getattr(model, "get_output_embeddings", lambda: None)
@@ -89,9 +83,7 @@ def _writes_text(model: nn.Module, attention: Any) -> bool:
     return getattr(getattr(attention, "config", None), "vocab_size", None) is not None
 
 
-def _first(
-    named: list[tuple[str, str, Any]], test: Any, leaf: str | None = None
-) -> tuple[str, str, Any] | None:
+def _first(named: list[tuple[str, str, Any]], test: Any, leaf: str | None = None) -> tuple[str, str, Any] | None:
     """The first module that passes the test, rather one that is called `leaf`."""
     hits = [entry for entry in named if test(entry[1], entry[2])]
     # Then one inside a numbered layer: the whole of a MambaModel is called after Mamba too.

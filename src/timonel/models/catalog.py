@@ -83,9 +83,7 @@ def get(name: str, progress: Progress | None = None, accept: Callable[[Licence],
     def build(scratch: Path, out: Path) -> dict[str, Any]:
         return _build(wanted, scratch, out, tell)
 
-    _cache.install(
-        folder, wanted.gguf_sha256, build, lambda: tell(f"waiting for another process that fetches {name}")
-    )
+    _cache.install(folder, wanted.gguf_sha256, build, lambda: tell(f"waiting for another process that fetches {name}"))
     tell(f"{name} is ready in {folder}")
     return folder
 

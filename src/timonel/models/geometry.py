@@ -69,9 +69,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Gemma3Attention": Architecture("Gemma 3"),
     "Qwen2Attention": Architecture("Qwen 2 / 2.5"),
     "Qwen3Attention": Architecture("Qwen 3"),
-    "Phi3Attention": Architecture(
-        "Phi 3 / 4", act="activation_fn", fused_qkv="qkv_proj", window_in_config=True
-    ),
+    "Phi3Attention": Architecture("Phi 3 / 4", act="activation_fn", fused_qkv="qkv_proj", window_in_config=True),
 }
 
 
@@ -149,8 +147,7 @@ class Geometry:
         """The geometry of a layer, or an InputError with the allowed range."""
         if not 0 <= layer < self.n_layers:
             raise InputError(
-                f"layer {layer} does not exist in this {self.architecture}: "
-                f"its layers are 0 to {self.n_layers - 1}"
+                f"layer {layer} does not exist in this {self.architecture}: its layers are 0 to {self.n_layers - 1}"
             )
         return self.layers[layer]
 

@@ -47,9 +47,7 @@ def parse_heads(text: str) -> tuple[Head, ...]:
     heads = tuple(parse_head(part) for part in text.split(","))
     for head in heads:
         if heads.count(head) > 1:
-            raise InputError(
-                f"{format_head(*head)} is named {heads.count(head)} times in {text!r}; name it once"
-            )
+            raise InputError(f"{format_head(*head)} is named {heads.count(head)} times in {text!r}; name it once")
     return heads
 
 

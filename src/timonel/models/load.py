@@ -67,9 +67,7 @@ def load(
     source = _resolve(os.fspath(name))
     if isinstance(source, Path) and source.suffix == ".gguf":
         catalog.say(f"reading {source.name}: dequantising takes a minute or more, at every load")
-        model, tokenizer = read_gguf(
-            source, torch.float32 if wanted == "auto" else cast("torch.dtype", wanted)
-        )
+        model, tokenizer = read_gguf(source, torch.float32 if wanted == "auto" else cast("torch.dtype", wanted))
         if attn_implementation is not None:
             _tidily(source, lambda: model.set_attn_implementation(attn_implementation))
         return model if place == "auto" else model.to(place), tokenizer
@@ -81,9 +79,7 @@ def load(
     extra |= {"device_map": "auto"} if place == "auto" else {}
     model = _tidily(
         source,
-        lambda: AutoModelForCausalLM.from_pretrained(
-            source, dtype=wanted, weights_only=True, **options, **extra
-        ),
+        lambda: AutoModelForCausalLM.from_pretrained(source, dtype=wanted, weights_only=True, **options, **extra),
     )
     return (model if place == "auto" else model.to(place)).eval(), tokenizer
 
@@ -117,9 +113,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
             return dtype
     elif dtype == "auto" or dtype in _DTYPES:
         return _DTYPES.get(dtype, "auto")
-    raise InputError(
-        f"dtype {dtype!r} is not one to compute in: give float32, bfloat16, float16, float64 or auto"
-    )
+    raise InputError(f"dtype {dtype!r} is not one to compute in: give float32, bfloat16, float16, float64 or auto")
 
 
 def _device(device: str | torch.device) -> torch.device | str:

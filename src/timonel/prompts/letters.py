@@ -27,9 +27,7 @@ def spellings(letter: str) -> frozenset[str]:
     )
 
 
-def letter_tokens(
-    tokenizer: PreTrainedTokenizerBase, letters: Sequence[str] = LETTERS
-) -> dict[str, tuple[int, ...]]:
+def letter_tokens(tokenizer: PreTrainedTokenizerBase, letters: Sequence[str] = LETTERS) -> dict[str, tuple[int, ...]]:
     """For each letter the ids of the vocabulary items that spell it.
 
     Raises:

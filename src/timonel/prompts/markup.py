@@ -44,9 +44,7 @@ def parse_markup(text: str) -> tuple[str, tuple[Mark, ...]]:
         end = found.end()
     plain.append(text[end:])
     if "[[" in text[end:] and re.search(r"\[\[[A-Za-z_][A-Za-z0-9_-]*:", text[end:]):
-        raise InputError(
-            f"A mark in {text[end:][:60]!r} is never closed, but [[name:text]] ends with ]]; close it."
-        )
+        raise InputError(f"A mark in {text[end:][:60]!r} is never closed, but [[name:text]] ends with ]]; close it.")
     return "".join(plain), tuple(marks)
 
 

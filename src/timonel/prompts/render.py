@@ -58,9 +58,7 @@ def render(
     return tokenise(tokenizer, full, all_marks, templated=chat is Chat.USER_TURN)
 
 
-def tokenise(
-    tokenizer: PreTrainedTokenizerBase, text: str, marks: Sequence[Mark], *, templated: bool
-) -> Prompt:
+def tokenise(tokenizer: PreTrainedTokenizerBase, text: str, marks: Sequence[Mark], *, templated: bool) -> Prompt:
     """Ids and spans of a text, in one tokenisation; a templated text holds its special tokens already."""
     ids, offsets = _encode(tokenizer, text, special=not templated)
     return Prompt(ids, _positions(marks, offsets, text), text, tuple(marks), templated)
@@ -97,12 +95,19 @@ def _encode(
             f"{type(tokenizer).__name__} gives no character offsets, but spans need them; load the fast tokenizer."
         )
     coded: Any = tokenizer(
-        text, add_special_tokens=special, return_offsets_mapping=True, return_attention_mask=False, verbose=False
+        text,
+        add_special_tokens=special,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        verbose=False,
     )
     ids, offsets = list(coded["input_ids"]), [tuple(pair) for pair in coded["offset_mapping"]]
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     if special and eos is not None and eos != bos and ids and ids[-1] == eos and offsets[-1][0] == offsets[-1][1]:
-        ids, offsets = ids[:-1], offsets[:-1]  # some tokenizers close a text; what follows would be read after the end
+        ids, offsets = (
+            ids[:-1],
+            offsets[:-1],
+        )  # some tokenizers close a text; what follows would be read after the end
     if bos is not None and ids[:2] == [bos, bos]:
         raise InputError(
             f"The text begins with the BOS token {tokenizer.bos_token!r}, and the tokenizer adds it too, "
@@ -111,9 +116,7 @@ def _encode(
     return tuple(ids), offsets
 
 
-def _positions(
-    marks: Sequence[Mark], offsets: Sequence[tuple[int, int]], text: str
-) -> dict[str, tuple[int, ...]]:
+def _positions(marks: Sequence[Mark], offsets: Sequence[tuple[int, int]], text: str) -> dict[str, tuple[int, ...]]:
     """Token positions of each named mark; a token belongs to a mark when their characters overlap."""
     spans: dict[str, set[int]] = {}
     for name, first, last in marks:

@@ -8,9 +8,10 @@ ratios, and a ratio to an effect that may be 0 is undefined, in words.
 from timonel.stats.cluster import cluster_difference, cluster_mean, cluster_percentile, cluster_quantity
 from timonel.stats.estimate import Estimate
 from timonel.stats.ratio import RatioEstimate, fieller, reduction
-from timonel.stats.tests import ItemTest, benjamini_hochberg, holm, item_t, permutation_p
+from timonel.stats.tests import Alternative, ItemTest, benjamini_hochberg, holm, item_t, permutation_p
 
 __all__ = [
+    "Alternative",
     "Estimate",
     "ItemTest",
     "RatioEstimate",

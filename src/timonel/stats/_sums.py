@@ -35,9 +35,7 @@ def read_rows(
     # A plain list goes in as objects: numpy would turn a missing label among strings into the string "nan".
     labels: np.ndarray[Any, Any] = np.asarray(clusters, dtype=None if hasattr(clusters, "dtype") else object)
     if labels.ndim != 1:
-        raise InputError(
-            f"clusters has {labels.ndim} dimensions; expected one label a row; join them into one string."
-        )
+        raise InputError(f"clusters has {labels.ndim} dimensions; expected one label a row; join them into one string.")
     values = [_read_column(name, column, len(labels)) for name, column in columns.items()]
     if len(labels) == 0:
         raise InputError("there are no rows; expected at least one; check the filter that chose them.")
@@ -67,9 +65,7 @@ def _read_column(name: str, column: ArrayLike, rows: int) -> Float[np.ndarray, "
         )
     bad = int(np.count_nonzero(~np.isfinite(values)))
     if bad:
-        raise InputError(
-            f"{bad} of {rows} numbers in {name} are not finite; expected finite ones; drop those rows."
-        )
+        raise InputError(f"{bad} of {rows} numbers in {name} are not finite; expected finite ones; drop those rows.")
     return values
 
 

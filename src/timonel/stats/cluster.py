@@ -85,9 +85,7 @@ def cluster_mean(
         student = _student_draws(residuals[0], sizes, draws, seed)
         below, above, p, method = _judge(student, mean / se, level, draws, count - 1)
         low, high = mean - se * above, mean - se * below
-    return Estimate(
-        value=mean, low=low, high=high, level=level, n=rows, clusters=count, se=se, p=p, method=method
-    )
+    return Estimate(value=mean, low=low, high=high, level=level, n=rows, clusters=count, se=se, p=p, method=method)
 
 
 def _judge(

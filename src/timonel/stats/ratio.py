@@ -68,9 +68,7 @@ class RatioEstimate:
         return format_interval(self.value, self.low, self.high)
 
 
-def fieller(
-    numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike, *, level: float = 0.95
-) -> RatioEstimate:
+def fieller(numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike, *, level: float = 0.95) -> RatioEstimate:
     """mean(numerator) / mean(denominator) with Fieller's interval.
 
     Args:

@@ -81,9 +81,7 @@ def item_t(values: ArrayLike, clusters: ArrayLike, alternative: Alternative = "t
         value = value if abs(value) > rounding else 0.0
         t = math.copysign(math.inf, value) if value != 0 else 0.0
         p = _tail_of_t(t, count - 1, alternative) if value != 0 else 1.0
-    return ItemTest(
-        value=value, t=t, df=count - 1, p=p, alternative=alternative, n=len(codes), clusters=count
-    )
+    return ItemTest(value=value, t=t, df=count - 1, p=p, alternative=alternative, n=len(codes), clusters=count)
 
 
 def _tail_of_t(t: float, df: int, alternative: Alternative) -> float:
@@ -120,9 +118,7 @@ def _read_p(p: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     tested = values[~np.isnan(values)]
     bad = int(np.count_nonzero((tested < 0) | (tested > 1)))
     if bad:
-        raise InputError(
-            f"{bad} of {values.size} p-values lie outside [0, 1]; expected probabilities; check them."
-        )
+        raise InputError(f"{bad} of {values.size} p-values lie outside [0, 1]; expected probabilities; check them.")
     return values, tested, np.argsort(tested, kind="stable")
 
 
@@ -163,6 +159,4 @@ def permutation_p(real: float, draws: ArrayLike, alternative: Alternative = "gre
 
 def _check_alternative(alternative: str) -> None:
     if alternative not in ("two-sided", "less", "greater"):
-        raise InputError(
-            f"alternative is {alternative!r}; expected two-sided, less or greater; choose one of them."
-        )
+        raise InputError(f"alternative is {alternative!r}; expected two-sided, less or greater; choose one of them.")

@@ -87,8 +87,8 @@ def _open_slot(module: nn.Module) -> _Slot:
     registry = getattr(source, "ALL_ATTENTION_FUNCTIONS", None)
     if registry is None:
         raise UnsupportedModel(
-            f"{type(module).__name__} does not call its attention through transformers' attention interface, so an edge "
-            "cannot be reached; use a model class that does."
+            f"{type(module).__name__} does not call its attention through transformers' attention interface, so an "
+            "edge cannot be reached; use a model class that does."
         )
     name = config._attn_implementation
     if name is None or name == "eager":
@@ -130,15 +130,15 @@ def _attention(
     output, weights = slot.function(module, query, key, value, attention_mask, **kwargs)
     causal = kwargs.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal):
-        raise UnsupportedModel(f"{type(module).__name__} attends both ways, but edges are defined for causal attention.")
+        raise UnsupportedModel(
+            f"{type(module).__name__} attends both ways, but edges are defined for causal attention."
+        )
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     for edges in slot.edges:
         if edges.place is None:
             continue  # the module was called outside the decoder that the plan is attached to
-        rows = edge_rows(
-            edges.table, edges.place, query, key, value, attention_mask, scaling, kwargs.get("softcap")
-        )
+        rows = edge_rows(edges.table, edges.place, query, key, value, attention_mask, scaling, kwargs.get("softcap"))
         if rows is None:
             continue
         where = (rows.batch, rows.query, rows.head)

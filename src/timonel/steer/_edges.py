@@ -78,7 +78,7 @@ def edge_rows(
     per_slice = max(1, _SLICE_ELEMENTS // (key.shape[2] * key.shape[3]))
     parts = [
         _slice(table, place, query, key, value, mask, scaling, softcap, batch[at], edge[at], local[at], here[at])
-        for at in torch.arange(len(batch), device=query.device).split(per_slice)
+        for at in torch.split(torch.arange(len(batch), device=query.device), per_slice)
     ]
     return Rows(*(torch.cat([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 

@@ -39,8 +39,15 @@ class EdgeTable:
 
     def to(self, device: torch.device) -> EdgeTable:
         """The same table on another device."""
-        tensors = (self.prompt, self.kv_head, self.alpha, self.head, self.queries, self.keys)
-        return EdgeTable(*(tensor.to(device) for tensor in tensors), last_query=self.last_query)
+        return EdgeTable(
+            self.prompt.to(device),
+            self.kv_head.to(device),
+            self.alpha.to(device),
+            self.head.to(device),
+            self.queries.to(device),
+            self.keys.to(device),
+            self.last_query,
+        )
 
 
 def build_tables(cells_by_prompt: Sequence[Sequence[Cells]], geometry: Geometry) -> dict[int, EdgeTable]:

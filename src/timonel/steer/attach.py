@@ -96,9 +96,7 @@ def attach(
 
 
 @contextmanager
-def attach_cells(
-    model: PreTrainedModel, cells: Sequence[Sequence[Cells]], geometry: Geometry
-) -> Iterator[Attachment]:
+def attach_cells(model: PreTrainedModel, cells: Sequence[Sequence[Cells]], geometry: Geometry) -> Iterator[Attachment]:
     """`attach` for plans whose names are positions already: one sequence of cells for each prompt; no self-test."""
     tables = build_tables(cells, geometry)
     expected = sum(table.rows() for table in tables.values())
