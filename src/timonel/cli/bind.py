@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timonel.cli import options
-from timonel.cli.console import Meter, complain, duration, print_json, records, say
+from timonel.cli.console import Meter, complain, duration, print_json, quiet_libraries, records, say
 
 if TYPE_CHECKING:
     from timonel.binding import BindingResult, BindingStudy
@@ -103,6 +103,7 @@ def set_up(
     source = read_pairs(data, lang)
     chosen = source.pairs if pairs is None else sample(source.pairs, pairs, seed)
     parsed = parse_heads(heads) if heads else None
+    quiet_libraries()
     loaded, tokenizer = load(model, dtype, device)
     engine = Engine(loaded, tokenizer, batch_tokens=batch_tokens, progress=Meter(quiet=quiet))
     planned = BindingStudy.plan(

@@ -19,6 +19,14 @@ def complain(sentence: str) -> None:
     print(f"timonel: {sentence}", file=sys.stderr, flush=True)
 
 
+def quiet_libraries() -> None:
+    """Turns off the bars and notices that libraries print about their own work."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
 def say(text: str = "") -> None:
     """Text on standard output, wrapped to the terminal."""
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from timonel.cli import options
-from timonel.cli.console import Meter, print_json, records, say, show, table
+from timonel.cli.console import Meter, print_json, quiet_libraries, records, say, show, table
 from timonel.errors import InputError
 
 
@@ -45,6 +45,7 @@ def cut(
     from timonel.prompts import show_spans as spans_of
 
     parsed = parse_heads(heads) if heads else None
+    quiet_libraries()
     loaded, tokenizer = load(model, dtype, device)
     asked = Prompt.parse(tokenizer, prompt, chat=chat)
     if show_spans:

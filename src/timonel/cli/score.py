@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timonel.cli import options
-from timonel.cli.console import Meter, print_json, records, say, show, table
+from timonel.cli.console import Meter, print_json, quiet_libraries, records, say, show, table
 from timonel.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def score(
     from timonel.engine import Engine
     from timonel.models import load
 
+    quiet_libraries()
     loaded, tokenizer = load(model, dtype, device)
     engine = Engine(loaded, tokenizer, batch_tokens=batch_tokens, progress=Meter(quiet=json_))
     found = _score_all(loaded, tokenizer, engine, asked)
