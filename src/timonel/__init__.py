@@ -17,15 +17,32 @@ if TYPE_CHECKING:
     from timonel.errors import InputError, StoreError, TimonelError, UnsupportedModel
     from timonel.models import Geometry, fingerprint, load
     from timonel.prompts import Prompt, show_spans
-    from timonel.steer import EdgeScale, Plan, attach, span
+    from timonel.steer import (
+        ALL,
+        GENERATED,
+        PROMPT,
+        ChannelScale,
+        ChannelSet,
+        EdgeScale,
+        Plan,
+        ResidualAdd,
+        attach,
+        span,
+    )
 
 __all__ = [
+    "ALL",
+    "GENERATED",
+    "PROMPT",
+    "ChannelScale",
+    "ChannelSet",
     "EdgeScale",
     "Engine",
     "Geometry",
     "InputError",
     "Plan",
     "Prompt",
+    "ResidualAdd",
     "StoreError",
     "TimonelError",
     "UnsupportedModel",
@@ -40,12 +57,18 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ALL": "steer",
+    "GENERATED": "steer",
+    "PROMPT": "steer",
+    "ChannelScale": "steer",
+    "ChannelSet": "steer",
     "EdgeScale": "steer",
     "Engine": "engine",
     "Geometry": "models",
     "InputError": "errors",
     "Plan": "steer",
     "Prompt": "prompts",
+    "ResidualAdd": "steer",
     "StoreError": "errors",
     "TimonelError": "errors",
     "UnsupportedModel": "errors",

@@ -14,6 +14,7 @@ R -> item is `varied` (queries) reading `item` (keys): the item comes first.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from timonel.binding.pair import Condition, Identity, Pair, Wording
@@ -64,7 +65,7 @@ class Form:
         """
         if self.name == "letters":
             prompt = self._letters(pair, condition, kind)
-            tokens = letter_tokens(self.tokenizer)
+            tokens = self._letter_tokens
             order = ("a", "b", "c") if pair.slot == "a" else ("b", "a", "c")
             return (Request(prompt, tuple(choice(prompt, tokens[letter]) for letter in order)),)
         stem, neither = _open_question(pair, kind)
@@ -77,6 +78,11 @@ class Form:
         """The request that gives an option's log P under a stem that names no item, in the same wrapping."""
         prompt = self._cloze(wording, wording.neutral, (), text, "prior")
         return Request(prompt, (continuation(prompt),))
+
+    @cached_property
+    def _letter_tokens(self) -> dict[str, tuple[int, ...]]:
+        """Walks the vocabulary once, not once a prompt."""
+        return letter_tokens(self.tokenizer)
 
     def _letters(self, pair: Pair, condition: Condition, kind: Kind) -> Prompt:
         stem, tail = pair.stem, pair.neither

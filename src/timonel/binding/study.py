@@ -108,7 +108,10 @@ class BindingStudy:
         for layer, head in heads or ():
             geometry.check_head(layer, head)
         chosen = tuple(sorted(set(heads))) if heads else every_head([layer.heads for layer in geometry.layers])
-        return cls(Form(tokenizer, name, wrap, rows), reason, tuple(pairs), chosen, not heads, tuple(stages), seed)
+        asked = Form(tokenizer, name, wrap, rows)
+        for kind in ("S", "K"):
+            asked.requests(pairs[0], "match", kind)  # a tokenizer that cannot ask says so before anything is written
+        return cls(asked, reason, tuple(pairs), chosen, not heads, tuple(stages), seed)
 
     @property
     def cuts(self) -> tuple[Cut, ...]:

@@ -9,6 +9,7 @@ from timonel.binding.knockout import name_heads
 from timonel.binding.study import BindingResult
 
 MASS_FLOOR = 0.5
+NEGLIGIBLE = 0.05
 
 
 def conclusions(result: BindingResult) -> list[str]:
@@ -76,9 +77,19 @@ def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
     if cut["reduction"] == cut["reduction"]:
         share = f", a reduction of {cut['reduction']:.0%} [{cut['reduction_low']:.0%}, {cut['reduction_high']:.0%}]"
     beyond = f"{control['change']:+.2f} [{control['change_low']:+.2f}, {control['change_high']:+.2f}]"
-    low, high = control["change_low"], control["change_high"]
+    # Carrying the effect means bringing it nearer to 0, from whichever side; and more so than the control does.
+    toward = -1 if effect["value"] > 0 else 1
+    low, high = sorted((toward * control["change_low"], toward * control["change_high"]))
+    own = min(toward * cut["change_low"], toward * cut["change_high"])
     if not _excludes(effect):
         verdict = "with no effect to explain, that says nothing about binding"
+    elif low > 0 and own <= 0:
+        verdict = (
+            "more than the control cut, but ΔS itself is not shown to come nearer to 0, "
+            "so it is not shown that these edges carry the effect"
+        )
+    elif low > 0 and cut["reduction_high"] < NEGLIGIBLE:
+        verdict = f"more than the control cut, but under {NEGLIGIBLE:.0%} of the effect, which is next to nothing"
     elif low > 0:
         verdict = "more than the control cut, so these edges carry part of the effect"
     elif high < 0:

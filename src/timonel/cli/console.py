@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def complain(sentence: str) -> None:
-    """One sentence on standard error."""
-    print(f"timonel: {sentence}", file=sys.stderr, flush=True)
+    """One sentence on standard error, on one line, whatever a library's message in it looks like."""
+    print(f"timonel: {' '.join(sentence.splitlines())}", file=sys.stderr, flush=True)
 
 
 def quiet_libraries() -> None:
@@ -31,7 +31,7 @@ def say(text: str = "") -> None:
     """Text on standard output, wrapped to the terminal."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(text, markup=False)
+    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(text, markup=False, emoji=False)
 
 
 def show(table: Table) -> None:
@@ -45,16 +45,16 @@ def show(table: Table) -> None:
 def table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; columns after the first that hold numbers stand to the right."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    made = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    made = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, header in enumerate(headers):
         cells = [row[index] for row in rows]
         numeric = bool(cells) and all(not cell or cell.strip()[:1] in "+-−0123456789—" for cell in cells)
-        made.add_column(escape(header), justify="right" if numeric and index else "left", no_wrap=index == 0)
+        made.add_column(Text(header), justify="right" if numeric and index else "left", no_wrap=index == 0)
     for row in rows:
-        made.add_row(*map(escape, row))
+        made.add_row(*map(Text, row))  # no markup, no emoji codes: cells hold texts of prompts
     return made
 
 

@@ -18,9 +18,10 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: the file is missing or is not a mapping of options.
     """
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise InputError(f"--config {path} cannot be read ({error.strerror}); name a YAML file of options.") from error
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(f"--config {path} cannot be read ({reason}); name a YAML file of options.") from error
     try:
         if path.suffix == ".json":
             found = json.loads(text)
@@ -44,14 +45,15 @@ def _take_config(context: typer.Context, value: Path | None) -> Path | None:
     if value is None:
         return None
     given = read_config(value)
-    known = {parameter.name for parameter in context.command.params}
+    # As they are written after the dashes: `json`, whose parameter must not hide the module.
+    known = {str(one.name).rstrip("_"): str(one.name) for one in context.command.params if one.name != "config"}
     for name in given:
         if name not in known:
             raise InputError(
                 f"--config {value} has the option {name!r}, which {context.command_path} does not; "
-                f"it has {', '.join(sorted(str(one) for one in known - {'config'}))}."
+                f"it has {', '.join(sorted(known))}."
             )
-    plain = {name: one for name, one in given.items() if one is not None}
+    plain = {known[name]: one for name, one in given.items() if one is not None}
     context.default_map = {**(context.default_map or {}), **plain}
     return value
 
@@ -66,8 +68,8 @@ Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.
 BatchTokens = Annotated[
     int | None, typer.Option(help="Tokens a batch may feed.", show_default="2048 on a CPU, 16384 elsewhere")
 ]
-Seed = Annotated[int, typer.Option(help="Of sampling and resampling.")]
-Limit = Annotated[int | None, typer.Option(help="Work on this many at most.", show_default="all")]
+Seed = Annotated[int, typer.Option(min=0, help="Of sampling and resampling.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Work on this many at most.", show_default="all")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

@@ -47,7 +47,7 @@ def score(
         try:
             found.to_csv(out, index=False) if out.suffix == ".csv" else found.to_parquet(out, index=False)
         except OSError as error:
-            raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+            raise InputError(f"{out} cannot be written ({error.strerror or error}); choose another --out.") from error
     if json_:
         print_json(records(found))
         return
@@ -64,9 +64,10 @@ def read_prompts(path: Path, limit: int | None) -> list[dict[str, Any]]:
         InputError: a file or a line that cannot be used; the message names the line.
     """
     try:
-        lines = [line for line in path.read_text().split("\n") if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a file of JSON lines.") from error
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(f"{path} cannot be read ({reason}); name a file of JSON lines.") from error
     if not lines:
         raise InputError(f"{path} is empty, but a JSON object a line was expected; give it some prompts.")
     found = []

@@ -69,5 +69,7 @@ def _likeliest(engine: Engine, tokenizer: PreTrainedTokenizerBase, prompt: Promp
     """The text of the most probable next token."""
     device = engine.model.get_input_embeddings().weight.device
     logits = engine.model(input_ids=torch.tensor([prompt.ids], device=device), logits_to_keep=1).logits
-    text: str = tokenizer.decode([int(logits[0, -1].argmax())])
-    return text
+    ids = [*prompt.ids, int(logits[0, -1].argmax())]
+    # What it adds to the text: alone, some tokenizers decode a token without the space that it begins with.
+    before, after = str(tokenizer.decode(ids[:-1])), str(tokenizer.decode(ids))
+    return after.removeprefix(before) if after.startswith(before) else str(tokenizer.decode(ids[-1:]))

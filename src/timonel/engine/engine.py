@@ -76,7 +76,7 @@ class Engine:
         self.model = model
         self.geometry = Geometry.of(model)
         self.fingerprint = fingerprint(model, tokenizer)
-        self.store = store or Store()
+        self.store = Store() if store is None else store  # an empty store is falsy
         self.progress = progress
         weight = model.get_input_embeddings().weight
         self.half = weight.dtype in (torch.float16, torch.bfloat16)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
+_OURS = (".lock", ".run.json", "scores.sqlite")
 State = Literal["running", "interrupted", "failed", "complete"]
 _LIBRARIES = ("timonel", "torch", "transformers", "numpy", "scipy", "pandas")
 
@@ -48,11 +49,17 @@ class RunFolder:
     def write_table(self, name: str, table: pd.DataFrame) -> None:
         """Writes a table as Parquet and CSV; each file is replaced whole."""
         folder = self.path / "tables"
-        folder.mkdir(exist_ok=True)
-        for suffix, write in ((".parquet", table.to_parquet), (".csv", table.to_csv)):
-            half = folder / f".{name}{suffix}"
-            write(half, index=False)
-            half.replace(folder / f"{name}{suffix}")
+        try:
+            folder.mkdir(exist_ok=True)
+            for suffix, write in ((".parquet", table.to_parquet), (".csv", table.to_csv)):
+                half = folder / f".{name}{suffix}"
+                write(half, index=False)
+                half.replace(folder / f"{name}{suffix}")
+        except OSError as error:
+            raise StoreError(
+                f"The table {name} cannot be written in {folder} ({error.strerror or error}); free the disk or mend "
+                "its permissions, and run the same command again: all scores are kept."
+            ) from error
 
     def note(self, **facts: Any) -> None:
         """Adds facts to `run.json`."""
@@ -76,19 +83,22 @@ def open_run(
         InputError: the folder holds another study, is not empty, or another process is at work in it.
         StoreError: it cannot be written, or its store is damaged.
     """
-    old = read_record(path) if (path / "run.json").exists() else None
-    if old is None and path.is_dir() and any(path.iterdir()):
-        raise InputError(
-            f"{path} is not empty and holds no run, but --out needs a new folder or a run's; choose another."
-        )
-    if old is not None:
-        _same_study(path, old, command, identity)
     try:
+        old = read_record(path) if (path / "run.json").exists() else None
+        # A run that was killed as it began has left a lock, and perhaps a store, but no record yet.
+        if old is None and path.is_dir() and any(not one.name.startswith(_OURS) for one in path.iterdir()):
+            raise InputError(
+                f"{path} is not empty and holds no run, but --out needs a new folder or a run's; choose another."
+            )
+        if old is not None:
+            _same_study(path, old, command, identity)
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / ".lock")
         lock.acquire(timeout=0)
     except Timeout as error:
         raise InputError(f"Another process is at work in {path}; wait for it, or choose another --out.") from error
+    except StoreError:
+        raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StoreError(
@@ -118,19 +128,21 @@ def read_record(path: Path) -> dict[str, Any]:
     """Reads `run.json` of a run folder."""
     file = path / "run.json"
     try:
-        record = json.loads(file.read_text())
+        record: Any = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"{file} cannot be read ({error}); it was left untouched: choose another --out.") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    parts = {"command": str, "state": str, "arguments": dict, "identity": dict, "timings": dict}
+    ours = isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in parts.items())
+    if not ours or record.get("format") != FORMAT:
         raise StoreError(f"{file} is not a run record of format {FORMAT}; it was left untouched: choose another --out.")
-    return record
+    return dict(record)
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Replaces `run.json` whole."""
     half = path / ".run.json"
     try:
-        half.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        half.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         half.replace(path / "run.json")
     except OSError as error:
         raise StoreError(f"{path / 'run.json'} cannot be written ({error.strerror}); free the disk.") from error

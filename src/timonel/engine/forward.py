@@ -18,7 +18,7 @@ from timonel.engine.layout import Batch
 from timonel.engine.request import Work
 from timonel.errors import UnsupportedModel
 from timonel.models.geometry import Geometry
-from timonel.steer.attach import attach_cells
+from timonel.steer.attach import attach_bound
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,7 +54,7 @@ def run_batch(model: PreTrainedModel, geometry: Geometry, batch: Batch, work: Se
         for reading in answer
     ]
     at = torch.tensor([(row, column) for row, column, _ in wanted], device=device)
-    with attach_cells(model, [one.cells for one in members], geometry) as attached:
+    with attach_bound(model, [one.bound for one in members], geometry, track=False) as attached:
         with only_rows(model.get_submodule(geometry.head), at[:, 0], at[:, 1]):
             logits = model(
                 input_ids=ids,

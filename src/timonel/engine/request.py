@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from timonel.errors import InputError
 from timonel.prompts.prompt import Prompt
-from timonel.steer.plan import Cells, Plan
+from timonel.steer.bound import Bound
+from timonel.steer.plan import Plan
 
 
 class Reading(NamedTuple):
@@ -68,14 +69,14 @@ class Work:
     Attributes:
         ids: tokens to feed, cut after the last row that is read.
         answers: as in the request.
-        cells: edges with the rows among `ids`; later rows cannot change what is read.
+        bound: what the plan does to the rows among `ids`; later rows cannot change what is read.
         limit: tokens at the front that may come from a shared prefix: those before the first row that is read
-            and before the first row that an edge rewrites.
+            and before the first row that the plan changes.
     """
 
     ids: tuple[int, ...]
     answers: tuple[Answer, ...]
-    cells: tuple[Cells, ...]
+    bound: Bound
     limit: int
 
     @classmethod
@@ -83,13 +84,9 @@ class Work:
         """Binds the plan to the prompt and cuts off what is not needed."""
         rows = [reading.position for answer in request.answers for reading in answer]
         length = max(rows) + 1
-        cells = tuple(
-            Cells(queries, cell.keys, cell.alpha, cell.heads)
-            for cell in request.plan.on(request.prompt)
-            if (queries := tuple(query for query in cell.queries if query < length))
-        )
-        limit = min([min(rows), *(cell.queries[0] for cell in cells)])
-        return cls(request.prompt.ids[:length], request.answers, cells, limit)
+        bound = request.plan.on(request.prompt).before(length)
+        limit = min([min(rows), *bound.first_rows()])
+        return cls(request.prompt.ids[:length], request.answers, bound, limit)
 
     @property
     def n_readings(self) -> int:
@@ -98,5 +95,5 @@ class Work:
 
     def key(self, salt: str) -> str:
         """A hash of all that its scores depend on; `salt` stands for the model and how it runs."""
-        cells = [[c.queries, c.keys, c.alpha, c.heads] for c in self.cells]
-        return hashlib.sha256(json.dumps([salt, self.ids, self.answers, cells]).encode()).hexdigest()
+        listed = [salt, self.ids, self.answers, self.bound.signature()]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()

@@ -15,10 +15,15 @@ from timonel.errors import StoreError
 
 FORMAT = 1
 _APPLICATION = 0x54494D4F  # "TIMO"
-_SCHEMA = """
-create table scores (key text primary key, answers blob not null) without rowid;
-create table counters (name text primary key, value integer not null) without rowid;
-insert into counters values ('forwards', 0);
+# One transaction, and harmless if another process was quicker: a file is a whole store or an empty one.
+_SCHEMA = f"""
+begin immediate;
+pragma application_id = {_APPLICATION};
+pragma user_version = {FORMAT};
+create table if not exists scores (key text primary key, answers blob not null) without rowid;
+create table if not exists counters (name text primary key, value integer not null) without rowid;
+insert or ignore into counters values ('forwards', 0);
+commit;
 """
 
 
@@ -35,15 +40,13 @@ class Store:
             StoreError: the file is no store of ours, is of a newer format, is damaged, or cannot be written.
         """
         self.path = path
-        fresh = path is None or not path.exists() or path.stat().st_size == 0
+        fresh = path is None or _is_fresh(path)
         if path is not None and not fresh:
             _examine(path)
         try:
             self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, timeout=60)
             if fresh:
-                self._db.execute(f"pragma application_id = {_APPLICATION}")
-                self._db.execute(f"pragma user_version = {FORMAT}")
-                self._db.executescript(f"begin immediate;{_SCHEMA}commit;")
+                self._db.executescript(_SCHEMA)
             self._db.execute("pragma journal_mode = wal")
             # A power cut may cost the last batches, never the file; a killed process costs nothing.
             self._db.execute("pragma synchronous = normal")
@@ -98,6 +101,14 @@ class Store:
             ) from error
 
 
+def _is_fresh(path: Path) -> bool:
+    """Whether a store is yet to be made there."""
+    try:
+        return not path.exists() or path.stat().st_size == 0
+    except OSError as error:
+        raise StoreError(f"The store {path} cannot be reached ({error.strerror}); mend its permissions.") from error
+
+
 def _examine(path: Path) -> None:
     """Reads the header as bytes, so that a file that is not ours is not even opened by SQLite."""
     try:
@@ -114,7 +125,7 @@ def _examine(path: Path) -> None:
             f"{path} has format {version}, but this version of timonel reads {FORMAT}; use the version that wrote it."
         )
     try:
-        check = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        check = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
             damage = check.execute("pragma quick_check(1)").fetchone()[0]
             check.execute("select value from counters where name = 'forwards'").fetchone()[0]

@@ -48,6 +48,11 @@ class Prompt:
                 )
         object.__setattr__(self, "spans", MappingProxyType(dict(self.spans)))
 
+    @property
+    def answer_start(self) -> int:
+        """How many tokens come before the answer; all of them where there is none."""
+        return self.spans["answer"][0] if "answer" in self.spans else len(self.ids)
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_STAND_IN = "timonel-stand-in"
+
+
 class Chat(Enum):
     """How a text is wrapped: as it stands, or as one user turn of the chat template with its generation prompt."""
 
@@ -50,9 +53,11 @@ def render(
     Raises:
         InputError: no chat template where one is needed, a slow tokenizer, a span without tokens, two BOS tokens.
     """
-    wrapped, start = _wrap(tokenizer, text, chat)
+    wrapped, start, inside = _wrap(tokenizer, text, chat)
     full = wrapped + answer
-    all_marks = [*shift(marks, start), *shift(answer_marks, len(wrapped))]
+    # What the template trimmed away must not mark its own tokens instead.
+    kept = [(name, max(first, inside.start), min(last, inside.stop)) for name, first, last in shift(marks, start)]
+    all_marks = [*kept, *shift(answer_marks, len(wrapped))]
     if answer:
         all_marks.append(("answer", len(wrapped), len(full)))
     return tokenise(tokenizer, full, all_marks, templated=chat is Chat.USER_TURN)
@@ -64,26 +69,32 @@ def tokenise(tokenizer: PreTrainedTokenizerBase, text: str, marks: Sequence[Mark
     return Prompt(ids, _positions(marks, offsets, text), text, tuple(marks), templated)
 
 
-def _wrap(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat) -> tuple[str, int]:
-    """The wrapped text, and at which of its characters `text` begins."""
+def _wrap(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat) -> tuple[str, int, range]:
+    """The wrapped text, where `text` begins in it, and which of its characters are `text` (a template may trim it)."""
     if chat is Chat.PLAIN:
-        return text, 0
+        return text, 0, range(len(text))
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
             "This tokenizer has no chat template, but an instruct prompt needs one; "
             "ask for the base form (--wrap base) or use the instruct model's own tokenizer."
         )
+    wrapped = _one_turn(tokenizer, text)
+    # A template may quote the user's text in a system turn, and a short text may stand in the generation prompt; so it
+    # is found by what follows another text in its place, not by a search for it.
+    after = _one_turn(tokenizer, _STAND_IN).rpartition(_STAND_IN)[2]
+    body = wrapped.removesuffix(after)
+    kept = next((one for one in (text, text.rstrip(), text.lstrip(), text.strip()) if body.endswith(one)), None)
+    if kept is None or not wrapped.endswith(after):
+        raise InputError(f"The chat template changed the text {text[:80]!r}, so its spans cannot be found; reword it.")
+    first = len(body) - len(kept)
+    return wrapped, first - text.index(kept), range(first, len(body))
+
+
+def _one_turn(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """The chat template around one user turn, with its generation prompt."""
     turn = [{"role": "user", "content": text}]
     wrapped = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    if not isinstance(wrapped, str):  # a template that yields a list (one conversation each)
-        wrapped = wrapped[0]
-    # Searched from the right: a template may quote the user's text in a system turn, never after the user turn.
-    start = wrapped.rfind(text)
-    if start < 0 and (stripped := text.strip()):
-        start = wrapped.rfind(stripped) - (len(text) - len(text.lstrip())) if stripped in wrapped else -1
-    if start < 0:
-        raise InputError(f"The chat template changed the text {text[:80]!r}, so its spans cannot be found; reword it.")
-    return wrapped, start
+    return wrapped if isinstance(wrapped, str) else str(wrapped[0])  # some yield a list, one text a conversation
 
 
 def _encode(
@@ -120,10 +131,18 @@ def _positions(marks: Sequence[Mark], offsets: Sequence[tuple[int, int]], text: 
     """Token positions of each named mark; a token belongs to a mark when their characters overlap."""
     spans: dict[str, set[int]] = {}
     for name, first, last in marks:
-        inside = {i for i, (start, end) in enumerate(offsets) if start < last and end > first}
+        inside = {i for i, (start, end) in enumerate(offsets) if _overlap(start, end, first, last)}
         if not inside:
             raise InputError(
                 f"The span {name!r} ({text[first:last]!r}) has no token of its own in {text!r}; mark more of the text."
             )
         spans.setdefault(name, set()).update(inside)
     return {name: tuple(sorted(positions)) for name, positions in spans.items()}
+
+
+def _overlap(start: int, end: int, first: int, last: int) -> bool:
+    """Whether a token's characters and a mark's have one in common.
+
+    Where offsets leave spaces out (GPT-2, Llama 3), a token of nothing but space has none left: it ends where it stood.
+    """
+    return first < start <= last if start == end else max(start, first) < min(end, last)

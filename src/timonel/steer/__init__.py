@@ -1,8 +1,27 @@
 """Interventions, plans, and the one context manager that puts them into a model."""
 
 from timonel.steer.attach import Attachment, attach
-from timonel.steer.interventions import EdgeScale
-from timonel.steer.plan import Cells, Plan, resolve
-from timonel.steer.scope import Span, span
+from timonel.steer.bound import Bound, Cells, Change
+from timonel.steer.interventions import ChannelScale, ChannelSet, EdgeScale, ResidualAdd
+from timonel.steer.plan import Plan
+from timonel.steer.scope import ALL, GENERATED, PROMPT, Region, Scope, Span, span
 
-__all__ = ["Attachment", "Cells", "EdgeScale", "Plan", "Span", "attach", "resolve", "span"]
+__all__ = [
+    "ALL",
+    "GENERATED",
+    "PROMPT",
+    "Attachment",
+    "Bound",
+    "Cells",
+    "Change",
+    "ChannelScale",
+    "ChannelSet",
+    "EdgeScale",
+    "Plan",
+    "Region",
+    "ResidualAdd",
+    "Scope",
+    "Span",
+    "attach",
+    "span",
+]

@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from timonel.errors import UnsupportedModel
-from timonel.steer._edges import Place, edge_rows
+from timonel.errors import InputError, UnsupportedModel
+from timonel.steer._edges import edge_rows
+from timonel.steer._place import Place
 from timonel.steer._tables import EdgeTable
 
 _NAME = "timonel"
@@ -44,7 +45,7 @@ class LayerEdges:
     place: Place | None = None
     fired: int = 0
     changed: float = 0.0
-    track_change: bool = True
+    track: bool = True
 
 
 @dataclass(eq=False)
@@ -62,9 +63,15 @@ _SLOTS: WeakKeyDictionary[nn.Module, _Slot] = WeakKeyDictionary()
 
 def add_edges(module: nn.Module, edges: LayerEdges) -> None:
     """Makes an attention module apply these edges, after any that act on it already."""
-    slot = _SLOTS.get(module)
-    if slot is None:
-        slot = _open_slot(module)
+    slot = _SLOTS.get(module) or _open_slot(module)
+    mine = edges.table.cells()
+    for other in slot.edges:
+        if clash := mine & other.table.cells():
+            _, head, query = min(clash)
+            raise InputError(
+                f"Two attached plans rewrite row {query} of L{edges.table.layer}H{head}, but a row of a head takes one "
+                "edge; put both edges into one plan."
+            )
     slot.edges.append(edges)
 
 
@@ -144,7 +151,7 @@ def _attention(
         where = (rows.batch, rows.query, rows.head)
         new = rows.output.to(output.dtype)
         edges.fired += len(rows.batch)
-        if edges.track_change and len(rows.batch):
+        if edges.track and len(rows.batch):
             with torch.no_grad():
                 edges.changed = max(edges.changed, float((new - output[where]).abs().max()))
         output = output.index_put(where, new)

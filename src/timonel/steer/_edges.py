@@ -16,28 +16,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from timonel.errors import UnsupportedModel
+from timonel.steer._place import Place
 from timonel.steer._tables import EdgeTable
 
 # Rows are recomputed in slices, so that gathered keys and values stay small beside the model.
 _SLICE_ELEMENTS = 1 << 25
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one forward pass stands in the sequence.
-
-    Attributes:
-        past: column of the first query row (how much the cache held before).
-        kv_offset: column of the first key that the layer sees (sliding caches drop what is older).
-        pads: left pad of each batch row, [b]; `longest_pad` is the largest of them.
-        rows_per_prompt: batch rows that belong to one prompt (generate repeats rows in place).
-    """
-
-    past: int
-    kv_offset: int
-    pads: Tensor
-    longest_pad: int
-    rows_per_prompt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +87,10 @@ def _slice(
     scores = query[batch[:, None], head, at].to(dtype) @ key[batch, kv_head].to(dtype).mT * scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = _masked(scores, mask, batch, head, at, place)  # [m, q, k]
+    kv_offset = place.kv_offsets[table.layer]
+    scores = _masked(scores, mask, batch, head, at, place.past, kv_offset)  # [m, q, k]
 
-    columns = table.keys[edge] + place.pads.to(query.device)[batch, None] - place.kv_offset  # [m, keys]
+    columns = table.keys[edge] + place.pads.to(query.device)[batch, None] - kv_offset  # [m, keys]
     inside = (table.keys[edge] >= 0) & (columns >= 0) & (columns < key.shape[2])
     cut = torch.zeros(len(batch), key.shape[2], dtype=torch.int32, device=query.device)
     cut.scatter_add_(1, columns.clamp(0, key.shape[2] - 1), inside.int())
@@ -126,13 +110,14 @@ def _masked(
     batch: Int[Tensor, "m"],
     head: Int[Tensor, "m q"],
     at: Int[Tensor, "m q"],
-    place: Place,
+    past: int,
+    kv_offset: int,
 ) -> Float[Tensor, "m q k"]:
     """Applies a layer's mask as its own attention function would: None is causal, True attends, floats are added."""
     keys = scores.shape[-1]
     if mask is None:
-        columns = torch.arange(keys, device=scores.device) + place.kv_offset
-        return scores.masked_fill(columns > (at + place.past)[..., None], -torch.inf)
+        columns = torch.arange(keys, device=scores.device) + kv_offset
+        return scores.masked_fill(columns > (at + past)[..., None], -torch.inf)
     if mask.ndim != 4 or mask.shape[-1] < keys:
         raise UnsupportedModel(
             f"The attention mask has shape {tuple(mask.shape)}, but edges need [b, 1 or h, q, k] with at least "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from timonel.steer.plan import Cells
+from timonel.steer.bound import Bound, Cells
 
 if TYPE_CHECKING:
     from timonel.models.geometry import Geometry
@@ -32,10 +32,21 @@ class EdgeTable:
     queries: Tensor
     keys: Tensor
     last_query: int
+    layer: int
 
     def rows(self) -> int:
         """How many rows of heads this layer rewrites in all."""
         return int((self.queries >= 0).sum())
+
+    def cells(self) -> set[tuple[int, int, int]]:
+        """The (prompt, query head, query position) cells that it rewrites."""
+        prompts = self.prompt.tolist()
+        return {
+            (prompt, head, query)
+            for prompt, heads, queries in zip(prompts, self.head.tolist(), self.queries.tolist(), strict=True)
+            for head, query in zip(heads, queries, strict=True)
+            if query >= 0
+        }
 
     def to(self, device: torch.device) -> EdgeTable:
         """The same table on another device."""
@@ -47,31 +58,32 @@ class EdgeTable:
             self.queries.to(device),
             self.keys.to(device),
             self.last_query,
+            self.layer,
         )
 
 
-def build_tables(cells_by_prompt: Sequence[Sequence[Cells]], geometry: Geometry) -> dict[int, EdgeTable]:
+def build_tables(bounds: Sequence[Bound], geometry: Geometry) -> dict[int, EdgeTable]:
     """Gathers the edges of a batch by layer and key/value head; checks that each head exists.
 
     Args:
-        cells_by_prompt: for each prompt of the batch, what its plan does to it.
+        bounds: for each prompt of the batch, what its plan does to it.
         geometry: of the model.
 
     Returns:
         layer -> its table; layers without edges are not in it.
     """
     entries: dict[int, dict[tuple[int, int, int], list[int]]] = {}
-    every = [(prompt, cells) for prompt, some in enumerate(cells_by_prompt) for cells in some]
+    every = [(prompt, cells) for prompt, bound in enumerate(bounds) for cells in bound.edges]
     for layer, head in {head for _, cells in every for head in cells.heads}:
         geometry.check_head(layer, head)
     for index, (prompt, cells) in enumerate(every):
         for layer, head in cells.heads:
             key = (prompt, index, head // geometry.layers[layer].group)
             entries.setdefault(layer, {}).setdefault(key, []).append(head)
-    return {layer: _table(entries[layer], [cells for _, cells in every]) for layer in sorted(entries)}
+    return {layer: _table(layer, entries[layer], [cells for _, cells in every]) for layer in sorted(entries)}
 
 
-def _table(entries: dict[tuple[int, int, int], list[int]], cells: Sequence[Cells]) -> EdgeTable:
+def _table(layer: int, entries: dict[tuple[int, int, int], list[int]], cells: Sequence[Cells]) -> EdgeTable:
     """One layer's table; `entries` maps (prompt, which cells, key/value head) to the query heads."""
     chosen = [(cells[index], heads) for (_, index, _), heads in entries.items()]
     return EdgeTable(
@@ -82,6 +94,7 @@ def _table(entries: dict[tuple[int, int, int], list[int]], cells: Sequence[Cells
         queries=_ragged([one.queries * len(heads) for one, heads in chosen]),
         keys=_ragged([one.keys for one, _ in chosen]),
         last_query=max(one.queries[-1] for one, _ in chosen),
+        layer=layer,
     )
 
 

@@ -11,20 +11,19 @@ expands rows in place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
-from timonel.errors import InputError, UnsupportedModel
+from timonel.errors import InputError
 from timonel.models.geometry import Geometry
 from timonel.prompts.prompt import Prompt
 from timonel.steer._attention import LayerEdges, add_edges, remove_edges
-from timonel.steer._edges import Place
+from timonel.steer._channels import ChannelHook, Where, build_steps
+from timonel.steer._locate import Locator
 from timonel.steer._tables import build_tables
-from timonel.steer.plan import Cells, Plan
+from timonel.steer.bound import Bound
+from timonel.steer.plan import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,24 +34,30 @@ class Attachment:
     """A plan at work.
 
     Attributes:
-        layers: layer -> its edges and their counters.
-        prompts: how many prompts the plan was bound to.
-        expected: rows of heads that one full pass over the prompts rewrites.
+        edges: layer -> its edges and their counters.
+        channels: (layer, site) -> its steps and their counters.
+        expected: rows of heads that the edges rewrite in one full pass over the prompts.
     """
 
-    layers: dict[int, LayerEdges]
-    prompts: int
+    edges: dict[int, LayerEdges]
+    channels: dict[Where, ChannelHook]
     expected: int
 
     @property
     def fired(self) -> int:
-        """Rows of heads rewritten so far, over all layers."""
-        return sum(edges.fired for edges in self.layers.values())
+        """Rows of heads that the edges have rewritten so far, over all layers."""
+        return sum(layer.fired for layer in self.edges.values())
+
+    @property
+    def calls(self) -> dict[Where, tuple[int, ...]]:
+        """For each place, in how many forward passes each of its steps has changed a row."""
+        return {where: tuple(step.calls for step in hook.steps) for where, hook in self.channels.items()}
 
     @property
     def changed(self) -> float:
-        """The largest change that any rewritten output has seen."""
-        return max((edges.changed for edges in self.layers.values()), default=0.0)
+        """The largest change that any rewritten number has seen."""
+        steps = [step.changed for hook in self.channels.values() for step in hook.steps]
+        return max([layer.changed for layer in self.edges.values()] + steps, default=0.0)
 
 
 @contextmanager
@@ -68,10 +73,10 @@ def attach(
 
     Args:
         model: the user's own model object; neither moved nor changed.
-        plan: one plan for all prompts, or one for each.
+        plan: one plan for all rows, or one for each prompt (without prompts: for each row).
         prompts: the prompts whose spans the plan names, in the order of the input's rows.
         geometry: of the model, if it is at hand already.
-        check: run the self-test first (one or two short forward passes; see `selftest`).
+        check: run the self-test first (two short forward passes; see `selftest`).
 
     Yields:
         The attachment, with its firing counters.
@@ -81,86 +86,52 @@ def attach(
         UnsupportedModel: the model's attention cannot be reached or understood.
     """
     geometry = geometry or Geometry.of(model)
-    plans = [plan] * len(prompts) if isinstance(plan, Plan) else list(plan)
-    if isinstance(plan, Plan) and not prompts and tuple(plan):
-        raise InputError("The plan names spans, but no prompts were given to find them in; pass prompts=[...].")
-    if len(plans) != len(prompts):
-        raise InputError(f"There are {len(plans)} plans for {len(prompts)} prompts, but each prompt takes one.")
-    cells = [one.on(prompt) for one, prompt in zip(plans, prompts, strict=True)]
+    bounds = _bind_all(plan, prompts)
     if check:
         from timonel.steer.selftest import self_test
 
-        self_test(model, geometry, cells, prompts)
-    with attach_cells(model, cells, geometry) as attachment:
+        self_test(model, geometry, bounds, prompts)
+    with attach_bound(model, bounds, geometry) as attachment:
         yield attachment
 
 
 @contextmanager
-def attach_cells(model: PreTrainedModel, cells: Sequence[Sequence[Cells]], geometry: Geometry) -> Iterator[Attachment]:
-    """`attach` for plans whose names are positions already: one sequence of cells for each prompt; no self-test."""
-    tables = build_tables(cells, geometry)
-    expected = sum(table.rows() for table in tables.values())
-    attachment = Attachment({layer: LayerEdges(table) for layer, table in tables.items()}, len(cells), expected)
-    undo: list[tuple[nn.Module, LayerEdges]] = []
-    hook = None
-    try:
-        for layer, edges in attachment.layers.items():
+def attach_bound(
+    model: PreTrainedModel, bounds: Sequence[Bound], geometry: Geometry, *, track: bool = True
+) -> Iterator[Attachment]:
+    """`attach` for plans whose names are positions already, one for each prompt; no self-test.
+
+    Args:
+        model: as in `attach`.
+        bounds: what happens to each prompt.
+        geometry: of the model.
+        track: keep `changed`; costs a look at every rewritten number.
+    """
+    tables = build_tables(bounds, geometry)
+    edges = {layer: LayerEdges(table, track=track) for layer, table in tables.items()}
+    channels = {where: ChannelHook(steps, track=track) for where, steps in build_steps(bounds, geometry).items()}
+    attachment = Attachment(edges, channels, sum(table.rows() for table in tables.values()))
+    with ExitStack() as undo:
+        for layer, one in edges.items():
             module = model.get_submodule(geometry.layers[layer].attention)
-            add_edges(module, edges)
-            undo.append((module, edges))
-        if tables:
+            add_edges(module, one)
+            undo.callback(remove_edges, module, one)
+        for where, hook in channels.items():
+            undo.callback(hook.register(model, geometry, where).remove)
+        if edges or channels:
+            locator = Locator([*edges.values()], [*channels.values()], [bound.length for bound in bounds])
             decoder = model.get_submodule(geometry.decoder)
-            hook = decoder.register_forward_pre_hook(_Locator(attachment), with_kwargs=True)
+            undo.callback(decoder.register_forward_pre_hook(locator, with_kwargs=True).remove)
         yield attachment
-    finally:
-        if hook is not None:
-            hook.remove()
-        for module, edges in undo:
-            remove_edges(module, edges)
 
 
-class _Locator:
-    """Forward-pre-hook on the decoder: tells each touched layer where this pass stands in the sequence."""
-
-    def __init__(self, attachment: Attachment) -> None:
-        self.attachment = attachment
-        self.pads: Tensor | None = None
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tokens = args[0] if args else kwargs.get("input_ids")
-        if tokens is None:
-            tokens = kwargs["inputs_embeds"]
-        rows, length = tokens.shape[:2]
-        if rows % self.attachment.prompts:
-            raise InputError(
-                f"The input has {rows} rows, but the plan was attached to {self.attachment.prompts} prompts; "
-                "give one row a prompt, or the same number of rows for each."
-            )
-        cache = kwargs.get("cache", kwargs.get("past_key_values"))
-        past = 0 if cache is None else int(cache.get_seq_length())
-        pads = self._left_pads(kwargs.get("attention_mask"), rows, past)
-        longest = int(pads.max())
-        for layer, edges in self.attachment.layers.items():
-            offset = 0 if cache is None else int(cache.get_mask_sizes(length, layer)[1])
-            edges.place = Place(past, offset, pads, longest, rows // self.attachment.prompts)
-
-    def _left_pads(self, mask: Any, rows: int, past: int) -> Tensor:
-        """Left pad of each row: the first column that the mask lets anything attend to.
-
-        A mask that `generate` has prepared for a static cache is four-dimensional, and at a decode step of a sliding
-        layer it no longer shows the pads; they are then those of the pass that filled the cache.
-        """
-        if isinstance(mask, dict):
-            mask = mask.get("full_attention")
-        if isinstance(mask, Tensor) and mask.ndim == 4:
-            visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            mask = visible[:, 0].any(dim=1) if past == 0 else None
-        elif isinstance(mask, Tensor) and mask.ndim != 2:
-            raise UnsupportedModel(
-                f"The attention mask has shape {tuple(mask.shape)}, but edges need [rows, columns] or [b, h, q, k]."
-            )
-        if isinstance(mask, Tensor):
-            self.pads = mask.bool().int().argmax(dim=1)
-        elif past == 0 or self.pads is None or len(self.pads) != rows:
-            self.pads = torch.zeros(rows, dtype=torch.long)
-        return self.pads
+def _bind_all(plan: Plan | Sequence[Plan], prompts: Sequence[Prompt]) -> list[Bound]:
+    """One bound plan for each prompt; without prompts, for each plan."""
+    if isinstance(plan, Plan):
+        return [plan.on(prompt) for prompt in prompts or (None,)]
+    if prompts and len(plan) != len(prompts):
+        raise InputError(f"There are {len(plan)} plans for {len(prompts)} prompts, but each prompt takes one.")
+    if not plan:
+        raise InputError("There is no plan to attach, but at least one is needed; Plan() leaves the model as it is.")
+    places: Sequence[Prompt | None] = prompts or [None] * len(plan)
+    return [one.on(prompt) for one, prompt in zip(plan, places, strict=True)]

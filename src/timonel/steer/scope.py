@@ -1,8 +1,14 @@
-"""Where an intervention acts: names that are bound to a prompt's positions when a plan is attached."""
+"""Where an intervention acts: a named span of the prompt, the prompt, what is generated, or everything.
+
+Names are bound to a prompt's positions when a plan is attached. A row's prompt ends where its answer begins: at the
+length of the prompt it was attached with, or, without prompts, at the end of the first forward pass. The last row of
+the prompt, which writes the first generated token, belongs to the prompt.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from timonel.errors import InputError
 
@@ -19,6 +25,19 @@ class Span:
 
     def __str__(self) -> str:
         return "+".join(self.names)
+
+
+class Region(Enum):
+    """A stretch of any sequence that needs no name."""
+
+    ALL = "all"
+    PROMPT = "prompt"
+    GENERATED = "generated"
+
+
+Scope = Span | Region
+
+ALL, PROMPT, GENERATED = Region.ALL, Region.PROMPT, Region.GENERATED
 
 
 def span(*names: str) -> Span:
