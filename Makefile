@@ -27,5 +27,8 @@ check: $(READY)
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

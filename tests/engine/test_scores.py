@@ -74,7 +74,9 @@ def random_requests(seed: int, count: int, layers: int) -> list[Request]:
             )
         answers = (choice(prompt, (5, 6, 7)), choice(prompt, (8,))) if draw.random() < 0.5 else (continuation(prompt),)
         requests.append(Request(prompt, answers, plan))
-    return requests
+        if len(plan) and draw.random() < 0.5:
+            requests.append(Request(prompt, answers))  # the same tokens unsteered: they part at the plan's first row
+    return requests[:count]
 
 
 @pytest.mark.parametrize("batch_tokens", [60, 100_000])

@@ -1,4 +1,4 @@
-"""Generation: every kind of intervention gives the same tokens batched and alone, padded and not, cached and not."""
+"""Generation: each kind of intervention gives the same tokens batched and alone, padded and not, cached and not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kinds(geometry: Geometry) -> dict[str, Plan]:
 
 
 def loop(model: Any, prompt: Prompt, plan: Plan) -> tuple[list[int], list[float]]:
-    """Greedy decoding by hand without a cache: the whole sequence again for every token; and the best two's distance."""
+    """Greedy decoding by hand without a cache, the whole sequence again for each token; and the best two's distance."""
     ids, gaps = list(prompt.ids), []
     with torch.no_grad(), attach(model, plan, prompts=[prompt], check=False):
         for _ in range(NEW):
@@ -159,9 +159,10 @@ def test_compiled_models_are_refused_or_steered() -> None:
         compiled(ids)
         try:
             with attach(compiled, plan):
-                torch.testing.assert_close(compiled(ids).logits, expected)
-        except UnsupportedModel as error:
-            assert "in silence" in str(error)
+                found = compiled(ids).logits
+        except UnsupportedModel:
+            return  # refused in words, before the body ran
+    torch.testing.assert_close(found, expected)
 
 
 def test_two_models_that_share_a_config_do_not_share_a_plan() -> None:

@@ -51,6 +51,8 @@ class Store:
             # A power cut may cost the last batches, never the file; a killed process costs nothing.
             self._db.execute("pragma synchronous = normal")
         except sqlite3.Error as error:
+            if hasattr(self, "_db"):
+                self._db.close()  # or its lock would outlive the attempt
             raise StoreError(
                 f"The store {path} cannot be opened ({error}); choose another --out, or free the disk and run again."
             ) from error

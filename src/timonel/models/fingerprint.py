@@ -52,11 +52,38 @@ def fingerprint(model: nn.Module, tokenizer: Any) -> str:
     Raises:
         InputError: if a weight has no data (a model on the meta device).
     """
+    return fingerprints(model, tokenizer)[1]
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """The fingerprint of the weights alone, for where no tokenizer is at hand; never equal to `fingerprint`.
+
+    Args:
+        model: any module; it is only read, where it lies.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        InputError: if a weight has no data (a model on the meta device).
+    """
+    whole: str = _weights_digest(model).hexdigest()
+    return whole
+
+
+def fingerprints(model: nn.Module, tokenizer: Any) -> tuple[str, str]:
+    """`weights_fingerprint` and `fingerprint`, with the weights read once."""
+    digest = _weights_digest(model)
+    weights = digest.hexdigest()
+    digest.update(_tokenizer_hash(tokenizer).encode())
+    return weights, digest.hexdigest()
+
+
+def _weights_digest(model: nn.Module) -> Any:
     digest = hashlib.sha256()
     for line in sorted(_weights(model)):
         digest.update(line.encode())
-    digest.update(_tokenizer_hash(tokenizer).encode())
-    return digest.hexdigest()
+    return digest
 
 
 def _weights(model: nn.Module) -> Iterator[str]:

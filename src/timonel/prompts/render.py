@@ -115,10 +115,8 @@ def _encode(
     ids, offsets = list(coded["input_ids"]), [tuple(pair) for pair in coded["offset_mapping"]]
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     if special and eos is not None and eos != bos and ids and ids[-1] == eos and offsets[-1][0] == offsets[-1][1]:
-        ids, offsets = (
-            ids[:-1],
-            offsets[:-1],
-        )  # some tokenizers close a text; what follows would be read after the end
+        # Some tokenizers close a text; what follows would be read after its end.
+        ids, offsets = ids[:-1], offsets[:-1]
     if bos is not None and ids[:2] == [bos, bos]:
         raise InputError(
             f"The text begins with the BOS token {tokenizer.bos_token!r}, and the tokenizer adds it too, "

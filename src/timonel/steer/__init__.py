@@ -4,6 +4,8 @@ from timonel.steer.attach import Attachment, attach
 from timonel.steer.bound import Bound, Cells, Change
 from timonel.steer.interventions import ChannelScale, ChannelSet, EdgeScale, ResidualAdd
 from timonel.steer.plan import Plan
+from timonel.steer.plan_set import PlanSet
+from timonel.steer.record import ModelCard, Provenance, Record
 from timonel.steer.scope import ALL, GENERATED, PROMPT, Region, Scope, Span, span
 
 __all__ = [
@@ -17,7 +19,11 @@ __all__ = [
     "ChannelScale",
     "ChannelSet",
     "EdgeScale",
+    "ModelCard",
     "Plan",
+    "PlanSet",
+    "Provenance",
+    "Record",
     "Region",
     "ResidualAdd",
     "Scope",
