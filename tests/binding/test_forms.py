@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.resources import files
 from itertools import product
 from typing import Any
 
 import pytest
 import yaml
-from importlib.resources import files
 
 from timonel.binding.forms import Form, default_form
 from timonel.binding.pair import CONDITIONS, Identity, Pair
@@ -70,9 +70,7 @@ def test_letters_are_asked_as_the_method_says(kind: Any, condition: Any) -> None
         assert not request.plan.interventions
 
 
-@pytest.mark.parametrize(
-    ("condition", "varied"), [("match", "the Japanese person"), ("mismatch", "the French person")]
-)
+@pytest.mark.parametrize(("condition", "varied"), [("match", "the Japanese person"), ("mismatch", "the French person")])
 def test_cloze_is_asked_as_the_method_says(condition: Any, varied: str) -> None:
     stems = {
         "S": ("Who should avoid wearing a kimono?", "Both should avoid a kimono"),
@@ -129,9 +127,7 @@ def test_cloze_reads_each_token_of_the_text_at_the_row_before(condition: Any, wr
             assert answer == tuple(range(answer[0], len(prompt)))
             alone = made.tokenizer.decode([prompt.ids[answer[0]]]) == " "
             assert prompt.spans[name] == answer[alone:]
-            assert request.answers == (
-                tuple((row - 1, (prompt.ids[row],)) for row in answer),
-            )
+            assert request.answers == (tuple((row - 1, (prompt.ids[row],)) for row in answer),)
 
 
 @pytest.mark.parametrize("wrap", ["instruct", "base"])

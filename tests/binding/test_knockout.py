@@ -148,7 +148,11 @@ def test_one_item_has_no_interval_and_no_p(bench: Bench) -> None:
     pairs = bench.planted.pairs[:6]
     assert len({pair.item for pair in pairs}) == 1
     scored = made_up(pairs, draws(pairs, -1.0, 0.2, 1))
-    (row,) = knockout_table(scored, {Cut("related", HEADS[0]): scored}, pmi=False).query("subset == 'all'").to_dict("records")
+    (row,) = (
+        knockout_table(scored, {Cut("related", HEADS[0]): scored}, pmi=False)
+        .query("subset == 'all'")
+        .to_dict("records")
+    )
     assert np.isnan([row["p"], row["q"], row["reduction"]]).all()
     assert (row["change_low"], row["change_high"]) == (-np.inf, np.inf)
 
@@ -158,7 +162,9 @@ def test_the_planted_model_equals_the_oracle(bench: Bench) -> None:
     heads = {"planted": bench.planted.head, **bench.planted.decoys}
     cuts = [Cut(edge, (head,)) for head in heads.values() for edge in ("related", "other")]
     form = Form(bench.planted.tokenizer, "letters", "base")
-    base, *cut = score_pairs(Engine(bench.planted.model, bench.planted.tokenizer), form, bench.planted.pairs, "S", [None, *cuts])
+    base, *cut = score_pairs(
+        Engine(bench.planted.model, bench.planted.tokenizer), form, bench.planted.pairs, "S", [None, *cuts]
+    )
     table = knockout_table(base, dict(zip(cuts, cut, strict=True)), pmi=False)
     table = table[table["subset"] == "all"].set_index(["heads", "edge"])
     full = float(bench.delta.double().mean())

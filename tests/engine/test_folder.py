@@ -65,7 +65,9 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
     assert read_record(tmp_path)["timings"]["started"] == started
 
 
-@pytest.mark.parametrize(("error", "state"), [(KeyboardInterrupt, "interrupted"), (InputError, "failed"), (RuntimeError, "failed")])
+@pytest.mark.parametrize(
+    ("error", "state"), [(KeyboardInterrupt, "interrupted"), (InputError, "failed"), (RuntimeError, "failed")]
+)
 def test_what_stopped_it_is_recorded(tmp_path: Path, error: type[BaseException], state: str) -> None:
     def stop(opened: Any) -> None:
         opened.store.put({"key": (1.0,)})

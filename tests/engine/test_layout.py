@@ -74,9 +74,7 @@ def test_a_layout(work: list[Work], batch_tokens: int, max_readings: int, even: 
 @example(work=[piece((1, 2, 3, 4), 3, 1), piece((1, 2, 3, 5), 3, 1)])
 def test_sharing_never_costs_tokens(work: list[Work]) -> None:
     groups = list(_gather(work))
-    cost = sum(
-        group.prefix + sum(len(work[member].ids) - group.prefix for member in group.members) for group in groups
-    )
+    cost = sum(group.prefix + sum(len(work[member].ids) - group.prefix for member in group.members) for group in groups)
     assert cost <= sum(len(one.ids) for one in work)
     if len(work) == 2 and work[0].ids[:3] == work[1].ids[:3] == (1, 2, 3):
         assert groups == [Group(3, (0, 1))]
@@ -101,7 +99,11 @@ def test_a_group_too_large_for_a_batch_runs_its_prefix_again() -> None:
     stem = tuple(range(20))
     work = [piece((*stem, 30 + i), 20, 1) for i in range(9)]
     layout = lay_out(work, batch_tokens=24, max_readings=100)
-    assert [[(group.prefix, len(group.members)) for group in batch.groups] for batch in layout] == [[(20, 4)], [(20, 4)], [(20, 1)]]
+    assert [[(group.prefix, len(group.members)) for group in batch.groups] for batch in layout] == [
+        [(20, 4)],
+        [(20, 4)],
+        [(20, 1)],
+    ]
     assert [batch.tokens(work) for batch in layout] == [24, 24, 21]
     by_readings = lay_out(work, batch_tokens=1000, max_readings=5)
     assert [len(batch.members) for batch in by_readings] == [5, 4]

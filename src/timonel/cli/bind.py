@@ -55,7 +55,7 @@ def bind(
 
     Example: timonel bind smollm2-135m --data culture --pairs 60 --out runs/first
     """
-    # What is cheap to refuse is refused before torch is loaded, and before anything is fetched.
+    # What is cheap to refuse is refused before data are read and a model is fetched.
     from timonel.binding.choices import check_choices
 
     check_choices(form=form, wrap=wrap, rows=rows, stages=stages.split(","))

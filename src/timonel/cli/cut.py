@@ -38,6 +38,8 @@ def cut(
     """
     if top < 1:
         raise InputError(f"--top is {top}, but at least one row is printed; give 1 or more.")
+    if show_spans and json_:
+        raise InputError("--show-spans prints lines for people, but --json prints nothing else; leave out one of them.")
     from timonel.engine import Engine
     from timonel.engine.edges import edge_by_edge
     from timonel.models import load, parse_heads

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
 
 from timonel._version import __version__
-from timonel.cli import bind, cut, demo, models, runs, score
+from timonel.cli import bind, cut, demo, doctor, models, runs, score, steer
 from timonel.cli.console import complain
 from timonel.errors import TimonelError
 
@@ -26,6 +25,8 @@ app.command("demo")(demo.demo)
 app.command("bind")(bind.bind)
 app.command("score")(score.score)
 app.command("cut")(cut.cut)
+app.command("steer")(steer.steer)
+app.command("doctor")(doctor.doctor)
 app.command("runs")(runs.runs)
 app.add_typer(models.app, name="models")
 
@@ -58,16 +59,13 @@ def run(arguments: list[str]) -> int:
         0 if it went well, 2 for bad input, 130 after Ctrl-C; other errors are faults of ours and are raised.
     """
     try:
-        result = app(arguments, standalone_mode=False)
+        result = app(arguments, standalone_mode=False, prog_name="timonel")
     except TimonelError as error:
         complain(str(error))
         return 2
     except (typer.Abort, KeyboardInterrupt):
         complain("Stopped; what was computed is kept: run the same command again to go on.")
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except _UsageError as error:
         where = getattr(error, "ctx", None)
         describe = getattr(error, "format_message", error.__str__)

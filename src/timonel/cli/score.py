@@ -64,14 +64,15 @@ def read_prompts(path: Path, limit: int | None) -> list[dict[str, Any]]:
         InputError: a file or a line that cannot be used; the message names the line.
     """
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise InputError(f"{path} cannot be read ({reason}); name a file of JSON lines.") from error
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise InputError(f"{path} is empty, but a JSON object a line was expected; give it some prompts.")
     found = []
-    for number, line in enumerate(lines[:limit], 1):
+    for number, line in lines[:limit]:
         try:
             one = json.loads(line)
         except ValueError as error:

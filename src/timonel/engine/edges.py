@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -10,6 +10,7 @@ import torch
 
 from timonel.engine.engine import Engine
 from timonel.engine.face import score
+from timonel.engine.request import Request, choice
 from timonel.models.heads import format_head
 from timonel.prompts import Prompt
 from timonel.steer import EdgeScale, Plan, span
@@ -44,8 +45,6 @@ def edge_by_edge(
     chosen = list(engine.geometry.heads()) if heads is None else list(heads)
     for layer, head in chosen:
         engine.geometry.check_head(layer, head)
-    if not answers:
-        answers = (_likeliest(engine, tokenizer, prompt),)
 
     def scaled(some: Sequence[tuple[int, int]]) -> Plan:
         return Plan(
@@ -54,7 +53,10 @@ def edge_by_edge(
 
     together = "all heads" if heads is None else f"these {len(chosen)} together"
     plans = {"": Plan(), together: scaled(chosen), **{format_head(*one): scaled([one]) for one in chosen}}
-    found = score(engine.model, tokenizer, [prompt], plans, answers=answers, engine=engine)
+    if answers:
+        found = score(engine.model, tokenizer, [prompt], plans, answers=answers, engine=engine)
+    else:
+        found = _watch_likeliest(engine, tokenizer, prompt, plans)
     plain = found[found["plan"] == ""][["answer", "log_p"]]
     cut = found[found["plan"] != ""].rename(columns={"plan": "heads", "log_p": "log_p_cut"})
     table = cut.merge(plain, on="answer")
@@ -64,12 +66,14 @@ def edge_by_edge(
     return order[["heads", "answer", "log_p", "log_p_cut", "change"]]
 
 
-@torch.inference_mode()
-def _likeliest(engine: Engine, tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
-    """The text of the most probable next token."""
+def _watch_likeliest(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, plans: Mapping[str, Plan]
+) -> pd.DataFrame:
+    """The most probable next token under each plan; the token itself, since its text might be read as other tokens."""
     device = engine.model.get_input_embeddings().weight.device
-    logits = engine.model(input_ids=torch.tensor([prompt.ids], device=device), logits_to_keep=1).logits
-    ids = [*prompt.ids, int(logits[0, -1].argmax())]
-    # What it adds to the text: alone, some tokenizers decode a token without the space that it begins with.
-    before, after = str(tokenizer.decode(ids[:-1])), str(tokenizer.decode(ids))
-    return after.removeprefix(before) if after.startswith(before) else str(tokenizer.decode(ids[-1:]))
+    with torch.inference_mode():
+        logits = engine.model(input_ids=torch.tensor([prompt.ids], device=device), logits_to_keep=1).logits
+    token = int(logits[0, -1].argmax())
+    scores = engine.score([Request(prompt, (choice(prompt, (token,)),), plan) for plan in plans.values()])
+    answer = tokenizer.decode([token])
+    return pd.DataFrame({"plan": list(plans), "answer": answer, "log_p": [log_p for (log_p,) in scores]})

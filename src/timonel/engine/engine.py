@@ -110,7 +110,8 @@ class Engine:
             answers = run_batch(self.model, self.geometry, batch, work)
             fresh = {keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)}
             self.store.put(fresh)
-            known.update(fresh)
+            for key, one in fresh.items():
+                known.setdefault(key, one)  # what is kept already stays, so that a later run reads the same
             done += batch.tokens(work)
             if self.progress:
                 self.progress(stage, done, total)

@@ -72,9 +72,9 @@ class Store:
         self._write([("update counters set value = value + 1 where name = 'forwards'", [()])])
 
     def put(self, scores: Mapping[str, Sequence[float]]) -> None:
-        """Keeps the scores of one batch, all or none."""
+        """Keeps the scores of one batch, all or none; what is there already stays, to the last bit."""
         rows = [(key, struct.pack(f"<{len(values)}d", *values)) for key, values in scores.items()]
-        self._write([("insert or replace into scores values (?, ?)", rows)])
+        self._write([("insert or ignore into scores values (?, ?)", rows)])
 
     @property
     def forwards(self) -> int:

@@ -9,7 +9,7 @@ row costs one elementwise product; a step that acts on none costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +44,7 @@ class Step:
     fired: int = 0
     calls: int = 0
     changed: float = 0.0
+    _made: Tensor | None = field(default=None, repr=False)
 
     def rows(self, place: Place) -> Bool[Tensor, "b q"]:
         """Which rows of this pass it changes."""
@@ -74,14 +75,24 @@ class Step:
         return new
 
     def _changed(self, x: Float[Tensor, "b q c"]) -> Float[Tensor, "b q c"]:
-        one = self.what
+        one, numbers = self.what, self._numbers(x)
         if isinstance(one, ChannelScale):
-            return x * torch.tensor(one.factors.array, device=x.device, dtype=x.dtype)
+            return x * numbers
         if isinstance(one, ChannelSet):
             channels: Int[Tensor, "c"] = torch.tensor(one.channels, device=x.device)
-            values = torch.tensor(one.values.array, device=x.device, dtype=x.dtype)
-            return x.index_copy(-1, channels, values.expand(*x.shape[:-1], -1))
-        return x + torch.tensor(one.scale * one.vector.array, device=x.device, dtype=x.dtype)
+            return x.index_copy(-1, channels, numbers.expand(*x.shape[:-1], -1))
+        return x + numbers
+
+    def _numbers(self, like: Tensor) -> Float[Tensor, "c"]:
+        """The intervention's numbers as a tensor, made once for a device and dtype."""
+        if self._made is None or self._made.dtype != like.dtype or self._made.device != like.device:
+            match self.what:
+                case ChannelScale(factors=vector) | ChannelSet(values=vector):
+                    array = vector.array
+                case ResidualAdd(vector=vector, scale=scale):
+                    array = scale * vector.array
+            self._made = torch.tensor(array, device=like.device, dtype=like.dtype)
+        return self._made
 
 
 def build_steps(bounds: Sequence[Bound], geometry: Geometry) -> dict[Where, list[Step]]:

@@ -1,7 +1,8 @@
 """A head's output in its simplest form, and a look at what a real attention layer computes: the doctor's yardstick.
 
-    s_j = (q · k_j) * scaling;  cap * tanh(s_j / cap) under a soft cap;  j <= row, and row - j < window under a window
-    z(barred) = sum_j softmax(s without barred)_j v_j,  0 if no key is left        z' = z(keys) + alpha * (z() - z(keys))
+    s_j = (q · k_j) * scaling, then cap * tanh(s_j / cap) under a soft cap, for j <= row and row - j < window
+    z(barred) = sum_j softmax(s without barred)_j v_j, 0 if no key is left
+    z' = z(keys) + alpha * (z() - z(keys))
 
 one row at a time in float64, from positions alone: for a single unpadded sequence without a cache. It shares no
 code with the attention function that plans use. What it takes over from the model is q, k and v as the layer hands
@@ -43,8 +44,8 @@ class Seen:
     key: Float[Tensor, "g k d"]
     value: Float[Tensor, "g k d"]
     own: Float[Tensor, "q h d"]
+    written: Float[Tensor, "q h d"]
     scaling: float
-    written: Float[Tensor, "q h d"] | None = None
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def _watch_one(model: PreTrainedModel, geometry: Geometry, layer: int, seen: dic
         output, weights = function(module, query, key, value, mask, **kwargs)
         scaling = kwargs.get("scaling")
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        seen[layer] = Seen(query[0], key[0], value[0], output[0], scaling)
+        seen[layer] = Seen(query[0], key[0], value[0], output[0], output[0], scaling)
         return output, weights
 
     def written(_: Any, args: tuple[Tensor, ...]) -> None:
@@ -94,7 +95,6 @@ def _watch_one(model: PreTrainedModel, geometry: Geometry, layer: int, seen: dic
     try:
         yield
     finally:
-        handle.remove()
         module.config = config
         del registry[mine]
 

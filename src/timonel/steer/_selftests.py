@@ -1,6 +1,6 @@
-"""The probe, the plan that it is run under, and the six self-tests of `examine`; each gives three things:
+"""The six self-tests of `examine`, on one model and one probe.
 
-the largest difference (relative), the tolerance for the model's dtype, and what was compared, in words.
+Each gives the largest difference (relative), the tolerance for the model's dtype, and what was compared, in words.
 """
 
 from __future__ import annotations
@@ -17,61 +17,21 @@ from timonel.models.geometry import Geometry
 from timonel.models.heads import format_head
 from timonel.prompts.prompt import Prompt
 from timonel.steer._naive import Seen, naive_row, watch
+from timonel.steer._probe import edges_of, probe, probe_heads
 from timonel.steer.attach import attach
-from timonel.steer.interventions import ChannelScale, ChannelSet, EdgeScale, ResidualAdd
 from timonel.steer.plan import Plan
-from timonel.steer.scope import GENERATED, PROMPT, span
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Outcome = tuple[float, float, str]
 
-_SHORTER, _ANSWER, _CHANGED = 7, 4, 3
+_SHORTER, _CHANGED = 7, 3
 # Relative to the largest logit. Kernels that add in another order differ by a fifth of this in half precision and by
 # less in float32 (SmolLM2-135M, Gemma 3 270M, tiny models); the probe's plan moves logits by 0.2 and more.
 _LOGITS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.08, torch.float16: 0.015}
 # Relative to a layer's largest head output: what rounding the output, and inside fused kernels the weights, costs.
 _OUTPUT = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 0.02, torch.float16: 0.003}
-
-
-def probe(ids: tuple[int, ...]) -> Prompt:
-    """The tokens with the spans that the probe's plan names: late rows that read early and near keys, and an answer."""
-    n = len(ids)
-    answer = tuple(range(n - _ANSWER, n))
-    return Prompt(ids, {"rows": (n - 6, n - 2), "keys": (0, n - 9, n - 8), "answer": answer})
-
-
-def probe_heads(geometry: Geometry) -> tuple[tuple[int, int], ...]:
-    """Three heads over the depth and the width of the model, as far as it has them."""
-    layers = sorted({0, geometry.n_layers // 2, geometry.n_layers - 1})
-    share = max(1, len(layers) - 1)
-    return tuple((layer, (geometry.layers[layer].heads - 1) * at // share) for at, layer in enumerate(layers))
-
-
-def probe_plan(geometry: Geometry) -> Plan:
-    """Every kind of intervention, every kind of scope."""
-    edges = edges_of(geometry, (0.0, 2.0, 0.5))
-    layer, head = probe_heads(geometry)[-1]
-    first, middle = geometry.layers[0], geometry.n_layers // 2
-    return Plan(
-        (
-            *edges,
-            ChannelScale.head(geometry, layer=0, head=first.heads - 1, alpha=1.5),
-            ChannelScale.head(geometry, layer=layer, head=head, alpha=0.5, scope=PROMPT),
-            ChannelScale.neurons(geometry, layer=middle, neurons=(0, 1), alpha=3.0, scope=GENERATED),
-            ChannelSet(layer=middle, site="act", channels=(2, 3), values=(0.5, -0.5), scope=span("rows")),
-            ResidualAdd(layer=middle, vector=(0.1,) * geometry.hidden),
-        )
-    )
-
-
-def edges_of(geometry: Geometry, alphas: Sequence[float]) -> tuple[EdgeScale, ...]:
-    heads = zip(probe_heads(geometry), alphas, strict=False)
-    return tuple(
-        EdgeScale(layer=layer, head=head, queries=span("rows"), keys=span("keys"), alpha=alpha)
-        for (layer, head), alpha in heads
-    )
 
 
 @dataclass(frozen=True)

@@ -76,20 +76,25 @@ def attach(
         plan: one plan for all rows, or one for each prompt (without prompts: for each row).
         prompts: the prompts whose spans the plan names, in the order of the input's rows.
         geometry: of the model, if it is at hand already.
-        check: run the self-test first (two short forward passes; see `selftest`).
+        check: first see that a plan read from a file is for this model, and run the self-test (two short forward
+            passes; see `selftest`).
 
     Yields:
         The attachment, with its firing counters.
 
     Raises:
-        InputError: a span is unbound, a head does not exist, plans and prompts do not match in number.
+        InputError: a span is unbound, a head does not exist, plans and prompts do not match in number, a plan was
+            made for another model.
         UnsupportedModel: the model's attention cannot be reached or understood.
     """
     geometry = geometry or Geometry.of(model)
     bounds = _bind_all(plan, prompts)
     if check:
+        from timonel.steer.files import check_model
         from timonel.steer.selftest import self_test
 
+        for one in dict.fromkeys([plan] if isinstance(plan, Plan) else plan):
+            check_model(one, model)
         self_test(model, geometry, bounds, prompts)
     with attach_bound(model, bounds, geometry) as attachment:
         yield attachment

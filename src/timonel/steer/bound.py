@@ -122,10 +122,10 @@ def bind(plan: Plan, prompt: Prompt | None) -> Bound:
     for head, edges in by_head.items():
         alike.setdefault(tuple(edges), []).append(head)
     gathered: dict[_Edge, list[Head]] = {}
-    for several, heads in alike.items():
-        for edge in several if len(several) == 1 else _united(heads[0], several):
+    for several, sharing in alike.items():
+        for edge in several if len(several) == 1 else _united(sharing[0], several):
             if edge[2] != 1.0:
-                gathered.setdefault(edge, []).extend(heads)
+                gathered.setdefault(edge, []).extend(sharing)
     changes = tuple(
         Change(one, one.scope if isinstance(one.scope, Region) else _positions(one.scope, prompt))
         for one in plan

@@ -25,7 +25,8 @@ import torch
 
 from timonel.errors import InputError, UnsupportedModel
 from timonel.models.geometry import Geometry
-from timonel.steer._selftests import Bench, Outcome, probe, probe_plan
+from timonel.steer._probe import probe, probe_plan
+from timonel.steer._selftests import Bench, Outcome
 from timonel.steer.plan import Plan
 
 if TYPE_CHECKING:
@@ -75,13 +76,20 @@ class Check:
         )
 
 
-def examine(model: PreTrainedModel, ids: Sequence[int], *, geometry: Geometry | None = None) -> tuple[Check, ...]:
+def examine(
+    model: PreTrainedModel,
+    ids: Sequence[int],
+    *,
+    geometry: Geometry | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> tuple[Check, ...]:
     """Runs the self-tests: some 25 short forward passes.
 
     Args:
         model: the checkpoint; it is left as it was.
         ids: tokens of any text as the model usually reads them (BOS included); repeated or cut to `PROBE`.
         geometry: of the model, if it is at hand.
+        progress: told of each test: what is going on, how many are done, how many there are.
 
     Returns:
         The six checks, in the order of the module's table.
@@ -101,7 +109,14 @@ def examine(model: PreTrainedModel, ids: Sequence[int], *, geometry: Geometry | 
                 "attached; load it with --dtype bfloat16 or float32."
             )
         tests = (bench.action, bench.identity, bench.causality, bench.cut, bench.cache, bench.padding)
-        return tuple(_run(test.__name__, test, plan) for test in tests)
+        checks: list[Check] = []
+        for done, test in enumerate(tests):
+            if progress:
+                progress("self-tests", done, len(tests))
+            checks.append(_run(test.__name__, test, plan))
+        if progress:
+            progress("self-tests", len(tests), len(tests))
+        return tuple(checks)
 
 
 def verdict(checks: Sequence[Check]) -> str:

@@ -88,9 +88,9 @@ class ModelCard:
         mine, its = self.prints(here)
         todo = "load that model, or move the plan on purpose with Plan.load(path).retarget(model)"
         if mine != its:
-            why = "the same weights with another tokenizer" if self.weights == here.weights else "another model"
+            why = "its tokenizer is another" if self.weights == here.weights else "it is another model"
             raise InputError(
-                f"{what} is for {self.name} with fingerprint {mine}, but {here.name} has fingerprint {its} and is "
+                f"{what} is for {self.name} with fingerprint {mine}, but this {here.name} has fingerprint {its}, so "
                 f"{why}; {todo}."
             )
         if self.shape != here.shape:
