@@ -158,7 +158,7 @@ def test_one_item_has_no_interval_and_no_p(bench: Bench) -> None:
 
 
 def test_the_planted_model_equals_the_oracle(bench: Bench) -> None:
-    """Every head's cut of either edge, against the attention written out; one head carries the effect, no decoy does."""
+    """Every head's cut of either edge, against the attention written out; one head carries the effect, no decoy."""
     heads = {"planted": bench.planted.head, **bench.planted.decoys}
     cuts = [Cut(edge, (head,)) for head in heads.values() for edge in ("related", "other")]
     form = Form(bench.planted.tokenizer, "letters", "base")

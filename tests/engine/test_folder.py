@@ -114,7 +114,7 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "run"
     file.write_text("mine")
     for path in (file, file / "below"):
-        with pytest.raises(StoreError, match="cannot be written.*--out"):
+        with pytest.raises(StoreError, match=r"cannot be written.*--out"):
             run(path)
     assert file.read_text() == "mine"
 
@@ -276,7 +276,7 @@ def test_a_full_disk_while_a_table_is_written(tmp_path: Path) -> None:
 
     run(tmp_path, lambda opened: opened.write_table("pairs", TABLE))
     before = contents(tmp_path / "tables")
-    with pytest.raises(StoreError, match="No space left.*all scores are kept"):
+    with pytest.raises(StoreError, match=r"No space left.*all scores are kept"):
         run(tmp_path, lambda opened: opened.write_table("pairs", Full(TABLE)))
     after = contents(tmp_path / "tables")
     assert after["pairs.csv"] == before["pairs.csv"]

@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_store_intact(tmp_path: Path) -> None:
     pages = store._db.execute("pragma page_count").fetchone()[0]
     store._db.execute(f"pragma max_page_count = {pages + 1}")
     large = {f"large{row}": (0.0,) * 50 for row in range(200)}
-    with pytest.raises(StoreError, match="full.*what it held is intact.*run the same command again"):
+    with pytest.raises(StoreError, match=r"full.*what it held is intact.*run the same command again"):
         store.put(large)
     assert len(store) == 3
     store.close()

@@ -18,7 +18,7 @@ def marked(text: str) -> list[tuple[str, str]]:
         ("Who wears [[item:a kimono]]?", "Who wears a kimono?", [("item", "a kimono")]),
         ("[[a:x]][[b:y]]", "xy", [("a", "x"), ("b", "y")]),
         # A name that is marked twice covers both places, in the order of the text.
-        ("[[a:one]] and [[b:two]] and [[a:three]]", "one and two and three", [("a", "one"), ("b", "two"), ("a", "three")]),
+        ("[[a:one]] and [[b:two]], [[a:three]]", "one and two, three", [("a", "one"), ("b", "two"), ("a", "three")]),
         ("[[a:two\nlines]]", "two\nlines", [("a", "two\nlines")]),
         ("[[a:ki:mono]]", "ki:mono", [("a", "ki:mono")]),
         ("क [[x:किमोनो]] 🎎", "क किमोनो 🎎", [("x", "किमोनो")]),

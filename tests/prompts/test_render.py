@@ -27,7 +27,7 @@ DEAF = "<|user|>\nhello<eos>\n"
 
 
 def byte_tokenizer(*, trim: bool = False) -> Any:
-    """Every byte a token, and ` a`, ` k`, ` ki` too; offsets with or without the leading space, as GPT-2 and Llama 3 do."""
+    """Every byte a token, and ` a`, ` k`, ` ki` too; offsets with or without the leading space, as GPT-2 and Llama 3."""
     vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges = [("Ġ", "a"), ("Ġ", "k"), ("Ġk", "i")]
     for left, right in merges:
@@ -121,7 +121,7 @@ def test_a_name_marked_twice_is_one_span_of_both_places() -> None:
 
 def test_a_span_without_a_token_shows_the_text() -> None:
     tokenizer = byte_tokenizer(trim=True)
-    with pytest.raises(InputError, match="'gap'.*'Who a it'"):
+    with pytest.raises(InputError, match=r"'gap'.*'Who a it'"):
         render(tokenizer, "Who a it", [("gap", 3, 4)])  # the space alone, which ` a` leaves out
     with pytest.raises(InputError, match="'nothing'"):
         render(tokenizer, "Who wears it", [("nothing", 5, 5)])

@@ -59,14 +59,18 @@ def test_a_cold_draw_is_the_greedy_text() -> None:
     assert cold == compare(model, TOKENIZER, loud(model), prompt, SHORT)
 
 
-def test_a_checkpoints_own_settings_are_set_aside() -> None:
+@pytest.mark.parametrize("setting", [{"repetition_penalty": 50.0}, {"do_sample": True, "temperature": 9.0}])
+def test_a_checkpoints_own_settings_are_set_aside(setting: dict[str, Any]) -> None:
     model = tiny("llama")
     prompt = prompt_of(TOKENIZER, TEXT)
-    plain = compare(model, TOKENIZER, loud(model), prompt, SHORT)
-    model.generation_config.repetition_penalty = 50.0
-    model.generation_config.do_sample = True
-    model.generation_config.top_k = 3
-    assert compare(model, TOKENIZER, loud(model), prompt, SHORT) == plain
+    writing = Writing(tokens=24)
+    plain = compare(model, TOKENIZER, loud(model), prompt, writing)
+    for name, value in setting.items():
+        setattr(model.generation_config, name, value)
+    ids = torch.tensor([prompt.ids])
+    own = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, pad_token_id=0)
+    assert tuple(own[0, len(prompt) :].tolist()) != plain.baseline  # the setting matters
+    assert compare(model, TOKENIZER, loud(model), prompt, writing) == plain
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -73,6 +73,12 @@ def wrong_kv_heads(*args: Any) -> Any:
     return dataclasses.replace(table, kv_head=1 - table.kv_head)
 
 
+def group_mates_too(*args: Any) -> Any:
+    table = BUILD(*args)
+    head, queries = torch.cat([table.head, table.head ^ 1], 1), torch.cat([table.queries, table.queries], 1)
+    return dataclasses.replace(table, head=head, queries=queries)
+
+
 # What is put in, where, and which tests it must turn red; no others.
 FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
     "hooks that hang on nothing": (_channels.ChannelHook, "register", without_hooks, ["action"]),
@@ -81,6 +87,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
     ),
     "a softmax that is too sharp": (_edges, "_softmax", lambda s: SOFTMAX(1.01 * s), ["cut"]),
     "the other key/value head": (_tables, "_table", wrong_kv_heads, ["cut"]),
+    "the whole group of heads": (_tables, "_table", group_mates_too, ["cut"]),
     "rows counted from the pass, not from the sequence": (
         _place.Place, "positions", lambda self: torch.arange(self.queries) - self.pads[:, None], ["cache"],
     ),

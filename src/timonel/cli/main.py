@@ -13,6 +13,7 @@ from timonel.errors import TimonelError
 
 # What a mistyped option raises; typer brings its own copy of click in some versions, and names only this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_STOPPED = 130
 
 app = typer.Typer(
     name="timonel",
@@ -64,11 +65,12 @@ def run(arguments: list[str]) -> int:
         complain(str(error))
         return 2
     except (typer.Abort, KeyboardInterrupt):
-        complain("Stopped; what was computed is kept: run the same command again to go on.")
-        return 130
+        result = _STOPPED
     except _UsageError as error:
         where = getattr(error, "ctx", None)
         describe = getattr(error, "format_message", error.__str__)
         complain(describe() + (f" (see {where.command_path} --help)" if where else ""))
         return 2
+    if result == _STOPPED:  # some versions of typer turn Ctrl-C into this number themselves
+        complain("Stopped; what was computed is kept: run the same command again to go on.")
     return result if isinstance(result, int) else 0

@@ -95,6 +95,7 @@ def _watch_one(model: PreTrainedModel, geometry: Geometry, layer: int, seen: dic
     try:
         yield
     finally:
+        handle.remove()
         module.config = config
         del registry[mine]
 
