@@ -13,7 +13,17 @@ import torch
 from scipy import stats
 
 from oracles.planted import EVERY_HEAD, Bench, score
-from timonel.binding import BindingResult, BindingStudy, Contrast, Form, baseline_table, pairs_table, study
+from timonel.binding import (
+    BindingResult,
+    BindingStudy,
+    Contrast,
+    Cut,
+    Form,
+    baseline_table,
+    knockout_table,
+    pairs_table,
+    study,
+)
 from timonel.binding.pair import CONDITIONS
 from timonel.binding.planted import Planted, planted_binding
 from timonel.binding.words import conclusions
@@ -244,6 +254,28 @@ def test_baseline_rows_by_hand(bench: Bench) -> None:
             )
         assert row["n"] == chosen.sum()
         assert [row["value"], row["low"], row["high"]] == pytest.approx([expected.value, expected.low, expected.high])
+
+
+def test_no_ratio_where_the_interval_that_is_shown_covers_nought(bench: Bench) -> None:
+    """With skewed effects the t interval, which Fieller's uses, may exclude 0 where the bootstrap's does not."""
+    items = np.array([pair.item for pair in bench.planted.pairs])
+    for seed in range(200):
+        draw = np.random.default_rng(seed)
+        effect = dict(zip(np.unique(items), 1.0 - draw.exponential(1.6, 8), strict=True))
+        delta = np.array([effect[item] for item in items]) + draw.normal(0, 0.05, len(items))
+        t_interval, shown = fieller(delta, delta, items), cluster_mean(delta, items)
+        if t_interval.defined and not shown.excludes_zero:
+            break
+    else:
+        raise AssertionError("no such case among the draws")
+    match = np.zeros((len(items), 3))
+    match[:, 2] = delta
+    scored = Contrast(bench.planted.pairs, match, np.zeros_like(match))
+    (ratio,) = baseline_table(scored, scored).query("quantity == 'ratio' and subset == 'all'").to_dict("records")
+    assert np.isnan([ratio["value"], ratio["low"], ratio["high"]]).all()
+    table = knockout_table(scored, {Cut("related", (bench.planted.head,)): scored}, pmi=False)
+    (row,) = table.query("subset == 'all'").to_dict("records")
+    assert np.isnan([row["reduction"], row["reduction_low"], row["reduction_high"]]).all()
 
 
 def test_pmi_columns_are_there_where_priors_are(bench: Bench) -> None:

@@ -76,6 +76,23 @@ def test_an_engine_uses_the_store_that_it_is_given_though_it_is_empty(tmp_path: 
     assert again.forwards == 1
 
 
+def test_a_batch_that_is_half_known_leaves_the_known_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls may lay the same request out with different mates; the score of the first call stands."""
+    numbers = iter(range(100))
+    prompts = [Prompt((1, 5, token)) for token in (6, 7)]
+    one, two = (Request(prompt, (choice(prompt, (8,)),)) for prompt in prompts)
+    fake = lambda model, geometry, batch, work: [[float(next(numbers))] for _ in batch.members]  # noqa: E731
+    monkeypatch.setattr("timonel.engine.engine.run_batch", fake)
+    engine = Engine(tiny("llama"), word_tokenizer())
+    assert engine.score([one]) == [(0.0,)]
+    assert engine.workload([one, two]).batches == 1  # together, so `one` is run again
+    both = engine.score([one, two])
+    assert both[0] == (0.0,)
+    assert both[1] != (0.0,)
+    assert engine.score([two, one]) == both[::-1]
+    assert engine.store.forwards == 2
+
+
 # Files that are not ours, or not whole.
 
 

@@ -27,7 +27,7 @@ DEAF = "<|user|>\nhello<eos>\n"
 
 
 def byte_tokenizer(*, trim: bool = False) -> Any:
-    """Every byte a token, and ` a`, ` k`, ` ki` too; offsets with or without the leading space, as GPT-2 and Llama 3."""
+    """Every byte a token, and ` a`, ` k`, ` ki` too; `trim` leaves leading spaces out of offsets, as GPT-2 does."""
     vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges = [("Ġ", "a"), ("Ġ", "k"), ("Ġk", "i")]
     for left, right in merges:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from timonel.binding import BindingResult
     from timonel.binding.sources import Source
 
-_QUANTITIES = {
-    "delta_s": "ΔS (decision)",
-    "delta_k": "ΔK (knowledge)",
-    "direction": "direction (toward the right identity)",
-    "ratio": "ΔK / ΔS",
+# What is shown of each quantity; the run folder's tables have all of it.
+_QUANTITIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "delta_s": ("ΔS (decision)", ("all", "clean", "avoid", "choose")),
+    "delta_k": ("ΔK (knowledge)", ("all", "clean")),
+    "direction": ("direction (toward the right identity)", ("all", "avoid", "choose")),
+    "ratio": ("ΔK / ΔS", ("all", "clean")),
 }
 _EDGES = {
     "related": "related identity -> item",
@@ -44,23 +45,14 @@ def effects_table(result: BindingResult) -> Table:
     """Effects by subset: the headline score first, then the raw one."""
     rows = []
     for score in dict.fromkeys((result.headline, "raw")):
-        chosen = result.baseline[result.baseline["score"] == score]
-        for quantity, name in _QUANTITIES.items():
-            for row in chosen[chosen["quantity"] == quantity].to_dict(orient="records"):
-                if score == "raw" and result.headline != "raw" and (quantity != "delta_s" or row["subset"] != "all"):
+        for quantity, (name, subsets) in _QUANTITIES.items():
+            chosen = result.baseline.query("quantity == @quantity and score == @score and subset in @subsets")
+            for row in chosen.to_dict(orient="records"):
+                if score != result.headline and (quantity, row["subset"]) != ("delta_s", "all"):
                     continue
                 label = "priors off" if score == "pmi" else "raw"
-                rows.append(
-                    [
-                        name,
-                        label,
-                        row["subset"],
-                        str(row["n"]),
-                        str(row["n_items"]),
-                        interval(row),
-                        p(row["p"]),
-                    ]
-                )
+                counts = [str(row["n"]), str(row["n_items"])]
+                rows.append([name, label, row["subset"], *counts, interval(row), p(row["p"])])
     return table(
         "Effect of the related identity, with 95 % item-clustered intervals",
         ["effect", "score", "pairs", "n", "items", "value [low, high]", "p"],
@@ -98,8 +90,8 @@ def interval(row: Mapping[Any, Any], name: str = "", *, percent: bool = False, e
     if math.isnan(value):
         return empty
     if percent:
-        return f"{value:.0%} [{low:.0%}, {high:.0%}]"
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+        return f"{value:z.0%} [{low:z.0%}, {high:z.0%}]"
+    return f"{value:+z.3f} [{low:+z.3f}, {high:+z.3f}]"
 
 
 def p(value: float) -> str:
