@@ -15,6 +15,7 @@ WIDTH = 132
 
 
 def main() -> None:
+    """Reads the text, writes the picture."""
     text = sys.stdin.read().rstrip()
     # The terminal wraps what is longer; so does the picture.
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)

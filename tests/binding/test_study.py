@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from oracles.planted import EVERY_HEAD, Bench, score
 from timonel.binding import (
     BindingResult,
     BindingStudy,
-    Contrast,
-    Cut,
-    Form,
-    baseline_table,
-    knockout_table,
-    pairs_table,
     study,
 )
 from timonel.binding.pair import CONDITIONS
@@ -29,7 +22,7 @@ from timonel.binding.planted import Planted, planted_binding
 from timonel.binding.words import conclusions
 from timonel.engine import Engine, Store
 from timonel.errors import InputError
-from timonel.stats import cluster_mean, fieller
+from timonel.stats import cluster_mean
 from tiny import tiny, word_tokenizer
 
 
@@ -220,141 +213,7 @@ def test_the_wrap_follows_the_template() -> None:
         assert (asked.form.name, asked.form_reason) == ("letters", "asked for")
 
 
-# Tables of scores that are made up.
-
-
-def contrast(bench: Bench, seed: int, shift: float, *, priors: bool) -> Contrast:
-    draw = np.random.default_rng(seed)
-    pairs = tuple(replace(pair, lexical=pair.pair % 2 == 0) for pair in bench.planted.pairs)
-    match, mismatch, prior_match, prior_mismatch = draw.normal(-3, 0.4, (4, len(pairs), 3))
-    match[:, 2] += shift
-    return Contrast(pairs, match, mismatch, *((prior_match, prior_mismatch) if priors else ()))
-
-
-def test_baseline_rows_by_hand(bench: Bench) -> None:
-    s, k = contrast(bench, 0, -1.0, priors=True), contrast(bench, 1, -3.0, priors=True)
-    table = baseline_table(s, k)
-    items = np.array([pair.item for pair in s.pairs])
-    assert len(table) == 2 * 4 * 4
-    for row in table.to_dict(orient="records"):
-        pmi = row["score"] == "pmi"
-        subset = row["subset"]
-        chosen = np.array([pair.clean if subset == "clean" else subset in ("all", pair.polarity) for pair in s.pairs])
-        values = {"delta_s": s.delta(pmi=pmi), "delta_k": k.delta(pmi=pmi), "direction": s.direction(pmi=pmi)}
-        if row["quantity"] == "ratio":
-            expected: Any = fieller(values["delta_k"][chosen], values["delta_s"][chosen], items[chosen])
-            assert expected.value == pytest.approx(values["delta_k"][chosen].mean() / values["delta_s"][chosen].mean())
-            assert np.isnan([row["se"], row["p"], row["p_items"]]).all()
-        else:
-            value = values[row["quantity"]][chosen]
-            expected = cluster_mean(value, items[chosen])
-            assert row["p"] == expected.p
-            assert row["p_items"] == pytest.approx(
-                stats.ttest_1samp(pd.Series(value).groupby(items[chosen]).mean(), 0).pvalue
-            )
-        assert row["n"] == chosen.sum()
-        assert [row["value"], row["low"], row["high"]] == pytest.approx([expected.value, expected.low, expected.high])
-
-
-def test_no_ratio_where_the_interval_that_is_shown_covers_nought(bench: Bench) -> None:
-    """With skewed effects the t interval, which Fieller's uses, may exclude 0 where the bootstrap's does not."""
-    items = np.array([pair.item for pair in bench.planted.pairs])
-    for seed in range(200):
-        draw = np.random.default_rng(seed)
-        effect = dict(zip(np.unique(items), 1.0 - draw.exponential(1.6, 8), strict=True))
-        delta = np.array([effect[item] for item in items]) + draw.normal(0, 0.05, len(items))
-        t_interval, shown = fieller(delta, delta, items), cluster_mean(delta, items)
-        if t_interval.defined and not shown.excludes_zero:
-            break
-    else:
-        raise AssertionError("no such case among the draws")
-    match = np.zeros((len(items), 3))
-    match[:, 2] = delta
-    scored = Contrast(bench.planted.pairs, match, np.zeros_like(match))
-    (ratio,) = baseline_table(scored, scored).query("quantity == 'ratio' and subset == 'all'").to_dict("records")
-    assert np.isnan([ratio["value"], ratio["low"], ratio["high"]]).all()
-    table = knockout_table(scored, {Cut("related", (bench.planted.head,)): scored}, pmi=False)
-    (row,) = table.query("subset == 'all'").to_dict("records")
-    assert np.isnan([row["reduction"], row["reduction_low"], row["reduction_high"]]).all()
-
-
-def test_pmi_columns_are_there_where_priors_are(bench: Bench) -> None:
-    with_priors, without = contrast(bench, 0, -1.0, priors=True), contrast(bench, 0, -1.0, priors=False)
-    assert {"s_match_pmi", "k_mismatch_pmi"} <= set(pairs_table(with_priors, with_priors).columns)
-    plain = pairs_table(without, without)
-    assert not [name for name in plain.columns if "pmi" in name]
-    assert set(baseline_table(without, without)["score"]) == {"raw"}
-    assert list(plain["clean"]) == [pair.pair % 2 == 1 for pair in without.pairs]
-
-
-# What is said claims no more than the intervals do.
-
-INTERVALS = [(-2.0, -1.0), (-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0), (1.0, 2.0), (-np.inf, np.inf)]
-
-
-def told(effect: Any, cut: Any, control: Any, clean: Any = (-2.0, -1.0), **options: Any) -> str:
-    def row(low: float, high: float, **names: Any) -> dict[str, Any]:
-        middle = (low + high) / 2 if np.isfinite(low) else 0.3
-        return {**names, "n": 40, "n_items": 20, "value": middle, "low": low, "high": high}
-
-    def cut_row(edge: str, low: float, high: float) -> dict[str, Any]:
-        middle = (low + high) / 2 if np.isfinite(low) else 0.3
-        share = dict.fromkeys(("reduction", "reduction_low", "reduction_high"), options.get("share", np.nan))
-        return {"edge": edge, "subset": "all", "change": middle, "change_low": low, "change_high": high, **share}
-
-    baseline = [
-        row(*effect, quantity="delta_s", score="raw", subset="all"),
-        row(*clean, quantity="delta_s", score="raw", subset="clean"),
-        *options.get("directions", ()),
-    ]
-    knockout = pd.DataFrame([cut_row("related", *cut), cut_row("related-other", *control)])
-    return " ".join(
-        conclusions(
-            BindingResult(
-                form="letters", form_reason="", wrap="base", heads=((1, 2),), all_heads=False,
-                pairs=pd.DataFrame(), baseline=pd.DataFrame(baseline), knockout=knockout, mass=options.get("mass", 0.9),
-            )
-        )
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("effect", "cut", "control"), list(product(INTERVALS, repeat=3)))
-def test_no_claim_without_its_interval(effect: Any, cut: Any, control: Any) -> None:
-    said = told(effect, cut, control)
-    excluded = effect[0] > 0 or effect[1] < 0
-    assert ("the model binds" in said) == (effect[1] < 0)
-    assert ("the opposite of binding" in said) == (effect[0] > 0)
-    assert ("not shown to bind" in said) == (not excluded)
-    # Toward 0 is up for a negative effect and down for a positive one.
-    nearer = [low > 0 if effect[1] < 0 else high < 0 for low, high in (cut, control)]
-    assert ("carry part of the effect" in said) == (excluded and all(nearer))
-    assert ("says nothing about binding" in said) == (not excluded)
-    assert "reduction" not in said
-
-
-def test_a_share_next_to_nothing_is_called_so() -> None:
-    """T44: significant is not large."""
-    said = told((-2.0, -1.0), (0.001, 0.002), (0.001, 0.002), share=0.01)
-    assert "a reduction of 1%" in said
-    assert "next to nothing" in said
-    assert "carry part" not in said
-    assert "carry part" in told((-2.0, -1.0), (0.1, 0.2), (0.1, 0.2), share=0.2)
-
-
-def test_warnings() -> None:
-    effect = (-2.0, -1.0)
-    assert "Warning" not in told(effect, (1.0, 2.0), (1.0, 2.0))
-    assert "median probability of 0.31" in told(effect, (1.0, 2.0), (1.0, 2.0), mass=0.31)
-    assert "not established on the clean subset" in told(effect, (1.0, 2.0), (1.0, 2.0), clean=(-1.0, 0.1))
-    wrong = {"quantity": "direction", "score": "raw", "subset": "avoid", "n": 9, "n_items": 9}
-    assert "to avoid" in told(effect, effect, effect, directions=[{**wrong, "value": -0.2, "low": -0.3, "high": -0.1}])
-    assert "Warning" not in told(
-        effect, effect, effect, directions=[{**wrong, "value": -0.2, "low": -0.5, "high": 0.1}]
-    )
-
-
 def test_form_is_what_the_study_uses(bench: Bench, result: BindingResult) -> None:
     assert (result.form, result.wrap, result.headline, result.form_reason) == ("letters", "base", "raw", "asked for")
     cloze = run(replace(bench.planted, pairs=bench.planted.pairs[:6]), form="cloze", heads=[bench.planted.head])
     assert (cloze.form, cloze.headline) == ("cloze", "pmi")
-    assert isinstance(Form(bench.planted.tokenizer, "cloze", "base"), Form)

@@ -46,7 +46,8 @@ def effects_table(result: BindingResult) -> Table:
     rows = []
     for score in dict.fromkeys((result.headline, "raw")):
         for quantity, (name, subsets) in _QUANTITIES.items():
-            chosen = result.baseline.query("quantity == @quantity and score == @score and subset in @subsets")
+            chosen = result.baseline[(result.baseline["quantity"] == quantity) & (result.baseline["score"] == score)]
+            chosen = chosen[chosen["subset"].isin(subsets)]
             for row in chosen.to_dict(orient="records"):
                 if score != result.headline and (quantity, row["subset"]) != ("delta_s", "all"):
                     continue
