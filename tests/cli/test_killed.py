@@ -41,6 +41,8 @@ def stopped(model: Path, out: Path, how: signal.Signals) -> subprocess.Completed
     process = subprocess.Popen(
         [sys.executable, "-c", code, "bind", str(model), *SMALL, "--out", str(out)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell starts its background jobs deaf to Ctrl-C, and children inherit that; a person's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while rows(out) < 20:
