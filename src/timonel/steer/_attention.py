@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from timonel.errors import InputError, UnsupportedModel
@@ -145,15 +144,17 @@ def _attention(
     for edges in slot.edges:
         if edges.place is None:
             continue  # the module was called outside the decoder that the plan is attached to
-        rows = edge_rows(edges.table, edges.place, query, key, value, attention_mask, scaling, kwargs.get("softcap"))
+        softcap = kwargs.get("softcap")
+        rows = edge_rows(
+            edges.table, edges.place, query, key, value, attention_mask, scaling, softcap, track=edges.track
+        )
         if rows is None:
             continue
         where = (rows.batch, rows.query, rows.head)
         new = rows.output.to(output.dtype)
         edges.fired += len(rows.batch)
         if edges.track and len(rows.batch):
-            with torch.no_grad():
-                edges.changed = max(edges.changed, float((new - output[where]).abs().max()))
+            edges.changed = max(edges.changed, float(rows.effect.detach().max()))
         output = output.index_put(where, new)
         if weights is not None:
             weights = weights.index_put((rows.batch, rows.head, rows.query), rows.weights.to(weights.dtype))

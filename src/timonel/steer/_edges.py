@@ -25,13 +25,18 @@ _SLICE_ELEMENTS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rewritten rows, flat: which cells of the output `[b, q, h, d]`, and their new values."""
+    """The rewritten rows, flat: which cells of the output `[b, q, h, d]`, and their new values.
+
+    `effect` is the largest change of each row against the same arithmetic without the edge: exactly 0 where the edge
+    reads nothing, which a comparison with the model's own kernel could not tell from rounding. 0 if not asked for.
+    """
 
     batch: Int[Tensor, "n"]
     query: Int[Tensor, "n"]
     head: Int[Tensor, "n"]
     output: Float[Tensor, "n d"]
     weights: Float[Tensor, "n k"]
+    effect: Float[Tensor, "n"]
 
 
 def edge_rows(
@@ -43,8 +48,13 @@ def edge_rows(
     mask: Tensor | None,
     scaling: float,
     softcap: float | None,
+    *,
+    track: bool = False,
 ) -> Rows | None:
-    """Recomputes the rows that a layer's edges name; None where none of them is in this forward pass."""
+    """Recomputes the rows that a layer's edges name; None where none of them is in this forward pass.
+
+    `track` asks for the rows' `effect`, for the price of one more product.
+    """
     if table.last_query + place.longest_pad < place.past:
         return None  # a decode step past all rows: cheap to tell, and nothing to do
     table = table.to(query.device)
@@ -60,7 +70,7 @@ def edge_rows(
     batch, edge, local, here = batch[used], edge[used], local[used], here[used]
     per_slice = max(1, _SLICE_ELEMENTS // (key.shape[2] * key.shape[3]))
     parts = [
-        _slice(table, place, query, key, value, mask, scaling, softcap, batch[at], edge[at], local[at], here[at])
+        _slice(table, place, query, key, value, mask, scaling, softcap, track, batch[at], edge[at], local[at], here[at])
         for at in torch.split(torch.arange(len(batch), device=query.device), per_slice)
     ]
     return Rows(*(torch.cat([getattr(part, name) for part in parts]) for name in Rows.__slots__))
@@ -75,6 +85,7 @@ def _slice(
     mask: Tensor | None,
     scaling: float,
     softcap: float | None,
+    track: bool,
     batch: Int[Tensor, "m"],
     edge: Int[Tensor, "m"],
     local: Int[Tensor, "m q"],
@@ -96,12 +107,15 @@ def _slice(
     cut.scatter_add_(1, columns.clamp(0, key.shape[2] - 1), inside.int())
     kept = _softmax(scores.masked_fill((cut > 0)[:, None], -torch.inf))
     alpha = table.alpha[edge].to(dtype)[:, None, None]
-    weights = kept if not bool(alpha.any()) else kept + alpha * (_softmax(scores) - kept)
-    output = weights @ value[batch, kv_head].to(dtype)  # [m, q, d]
+    full = _softmax(scores) if track or bool(alpha.any()) else kept
+    weights = kept + alpha * (full - kept)
+    values = value[batch, kv_head].to(dtype)
+    output = weights @ values  # [m, q, d]
+    effect = ((weights - full) @ values).abs().amax(-1) if track else torch.zeros_like(output[..., 0])
 
     flat = here.nonzero()
     m, q = flat[:, 0], flat[:, 1]
-    return Rows(batch[m], local[m, q], head[m, q], output[m, q], weights[m, q])
+    return Rows(batch[m], local[m, q], head[m, q], output[m, q], weights[m, q], effect[m, q])
 
 
 def _masked(

@@ -10,6 +10,7 @@ logits themselves need not move.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ def self_test(model: PreTrainedModel, geometry: Geometry, bounds: Sequence[Bound
     Raises:
         UnsupportedModel: the plan did not act as it says on this model.
     """
+    warn_of_windows(geometry, bounds)
     index = next((index for index, bound in enumerate(bounds) if bound), None)
     if index is None:
         return
@@ -69,6 +71,26 @@ def _probe(bound: Bound, ids: tuple[int, ...] | None) -> tuple[Bound, tuple[int,
     reach = max([cells.queries[-1] for cells in bound.edges], default=0)
     tail = (ids or prompt)[bound.length : reach + 1] if bound.length is not None else ()
     return replace(bound, length=len(prompt)), (*prompt, *tail, prompt[-1])
+
+
+def warn_of_windows(geometry: Geometry, bounds: Sequence[Bound]) -> None:
+    """Says which heads of a plan read nothing but keys that their layer's sliding window has left behind."""
+    blind = {
+        (layer, head)
+        for bound in bounds
+        for cells in bound.edges
+        for layer, head in cells.heads
+        if (window := geometry.check_head(layer, head).window) is not None
+        and cells.queries[0] - cells.keys[-1] >= window
+    }
+    if blind:
+        layer, head = min(blind)
+        warnings.warn(
+            f"An edge of L{layer}H{head} is a no-op: all its keys lie outside the layer's window of "
+            f"{geometry.layers[layer].window} tokens"
+            + (f", as at {len(blind) - 1} more heads." if len(blind) > 1 else "."),
+            stacklevel=4,
+        )
 
 
 def _check_fired(attached: Attachment) -> None:
