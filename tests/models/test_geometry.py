@@ -101,6 +101,7 @@ def test_query_heads_share_the_key_head_that_group_says() -> None:
 
 
 def test_layers_may_differ_from_one_another() -> None:
+    """T27."""
     model = tiny("llama")
     wide = tiny("llama", head_dim=12, num_key_value_heads=4, intermediate_size=40)
     model.model.layers[1] = copy.deepcopy(wide.model.layers[1])
@@ -184,6 +185,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_handled_is_refused_by_name_with_the_reason(kind: str) -> None:
+    """T28: fused experts among them, whose module the refusal names."""
     fields, reason = REFUSED[kind]
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
