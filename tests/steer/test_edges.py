@@ -122,9 +122,12 @@ def test_changing_what_comes_later_changes_nothing_before() -> None:
         model = tiny("llama", dtype=torch.float64, attn_implementation=implementation)
         (prompt, _) = prompts()
         other = torch.tensor([[*prompt.ids[:-1], 5]])
-        with torch.no_grad(), attach(model, PLAN, prompts=[prompt]):
-            first = model(torch.tensor([prompt.ids])).logits[:, :-1]
-            second = model(other).logits[:, :-1]
+        outs = []
+        for ids in (torch.tensor([prompt.ids]), other):
+            mine = Prompt(tuple(ids[0].tolist()), prompt.spans)
+            with torch.no_grad(), attach(model, PLAN, prompts=[mine]):
+                outs.append(model(ids).logits[:, :-1])
+        first, second = outs
         assert torch.equal(first, second)
 
 

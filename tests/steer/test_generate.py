@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oracles.batches import padded, prompts
-from timonel.errors import UnsupportedModel
+from timonel.errors import InputError, UnsupportedModel
 from timonel.models import Geometry
 from timonel.prompts import Prompt
 from timonel.steer import (
@@ -131,19 +131,13 @@ def test_the_counter_counts_prefill_and_every_decoded_token() -> None:
         assert attached.calls == {(1, "o_proj"): (calls,)}
 
 
-def test_without_prompts_the_first_pass_is_the_prompt() -> None:
-    model = tiny("llama")
-    model.generation_config.eos_token_id = None
-    geometry = Geometry.of(model)
-    made = prompts()
-    inputs = {k: v for k, v in padded(made, "left").items() if k != "position_ids"}
-    for scope in (ALL, PROMPT, GENERATED):
+def test_prompt_and_generated_need_to_know_where_one_ends() -> None:
+    """T8: without prompts only `ALL` is clear; a pass without a cache, or with drafts, would move the border."""
+    geometry = Geometry.of(model := tiny("llama"))
+    for scope in (PROMPT, GENERATED):
         plan = Plan((ChannelScale.head(geometry, layer=1, head=0, alpha=4.0, scope=scope),))
-        outs = []
-        for given in (made, ()):
-            with attach(model, plan, prompts=given):
-                outs.append(model.generate(**inputs, max_new_tokens=NEW, do_sample=False))
-        assert torch.equal(*outs)
+        with pytest.raises(InputError, match="pass prompts"), attach(model, plan):
+            pass
 
 
 def test_compiled_models_are_refused_or_steered() -> None:

@@ -11,7 +11,7 @@ from accelerate import dispatch_model
 
 from oracles.batches import kept, padded, prompts
 from timonel.engine import Engine, Request, choice
-from timonel.errors import UnsupportedModel
+from timonel.errors import InputError, UnsupportedModel
 from timonel.models import Geometry
 from timonel.prompts import Prompt
 from timonel.steer import ChannelScale, EdgeScale, Plan, attach, span
@@ -137,3 +137,77 @@ def test_t31_a_dispatched_model_is_steered_and_keeps_its_modules() -> None:
 
     assert torch.equal(run(model), run(plain))
     assert modules == {name: id(module) for name, module in model.named_modules()}
+
+
+def test_the_input_is_compared_with_the_prompts() -> None:
+    """T8, T35: a doubled BOS shifts every span by one, and rows in another order are steered as their neighbours."""
+    model = tiny("llama")
+    (prompt, other) = prompts()
+    plan = Plan((edge(1, 1),))
+    for ids in ((1, *prompt.ids), other.ids + prompt.ids):
+        with (
+            attach(model, plan, prompts=[prompt]),
+            pytest.raises(InputError, match="does not begin with"),
+            torch.no_grad(),
+        ):
+            model(torch.tensor([ids]))
+
+
+def test_a_nested_attach_does_not_disturb_the_outer_one() -> None:
+    """T12: the self-test of the inner plan suspends the outer one."""
+    model = tiny("llama")
+    (prompt, _) = prompts()
+    with attach(model, Plan((edge(0, 1),)), prompts=[prompt, prompt]) as outer:
+        with attach(model, Plan((edge(1, 1),)), prompts=[prompt, prompt]):
+            assert outer.fired == 0
+        with torch.no_grad():
+            model(torch.tensor([prompt.ids] * 2))
+        assert outer.fired == outer.expected
+
+
+def test_pads_are_seen_in_every_kind_of_mask() -> None:
+    """One's own mask may bar with -1e9, and a static cache whose layers all slide shows its pads in their masks."""
+    model = tiny("llama", dtype=torch.float64)
+    made = prompts()
+    inputs = padded(made, "left")
+    width = inputs["input_ids"].shape[1]
+    causal = torch.tril(torch.ones(width, width, dtype=torch.bool))[None, None]
+    visible = causal & inputs["attention_mask"][:, None, None].bool()
+    plan = Plan((edge(1, 1, 3.0),))
+    outs = []
+    for mask in (inputs["attention_mask"], visible, torch.where(visible, 0.0, -1e9).double()):
+        with torch.no_grad(), attach(model, plan, prompts=made):
+            outs.append(kept(model(**{**inputs, "attention_mask": mask}).logits, made, "left"))
+    for out in outs[1:]:
+        torch.testing.assert_close(out, outs[0], atol=1e-6, rtol=0)
+
+    sliding = tiny("gemma3", layer_types=["sliding_attention"] * 4)
+    sliding.generation_config.eos_token_id = None
+    given = {name: tensor for name, tensor in inputs.items() if name != "position_ids"}
+    logits = []
+    for extra in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        with attach(sliding, Plan(tuple(edge(1, h) for h in range(4))), prompts=made):
+            out = sliding.generate(
+                **given, max_new_tokens=2, do_sample=False, output_logits=True, return_dict_in_generate=True, **extra
+            )
+        logits.append(out.logits[0])
+    torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=0)
+
+
+def test_training_is_followed_or_refused() -> None:
+    """Dropout inside attention, and checkpointed layers that run again later, would give wrong numbers in silence."""
+    model = tiny("llama", attention_dropout=0.5).train()
+    (prompt, _) = prompts()
+    ids = torch.tensor([prompt.ids])
+    with (
+        attach(model, Plan((edge(1, 1),)), prompts=[prompt], check=False),
+        pytest.raises(UnsupportedModel, match="eval"),
+    ):
+        model(ids)
+    plain = tiny("llama").train()
+    plain.gradient_checkpointing_enable()
+    with (
+        attach(plain, Plan((edge(1, 1),)), prompts=[prompt], check=False),
+        pytest.raises(UnsupportedModel, match="heckp"),
+    ):
+        plain(ids)

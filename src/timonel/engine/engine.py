@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from timonel.engine.store import Store
 from timonel.errors import InputError
 from timonel.models.fingerprint import fingerprint
 from timonel.models.geometry import Geometry
+from timonel.steer.attach import is_steered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,16 +77,37 @@ class Engine:
             raise InputError(f"--batch-tokens is {batch_tokens}, but a batch needs at least one token; try 2048.")
         self.model = model
         self.geometry = Geometry.of(model)
-        self.fingerprint = fingerprint(model, tokenizer)
+        self._tokenizer = tokenizer
         self.store = Store() if store is None else store  # an empty store is falsy
         self.progress = progress
-        weight = model.get_input_embeddings().weight
-        self.half = weight.dtype in (torch.float16, torch.bfloat16)
-        self.batch_tokens = batch_tokens or (2048 if weight.device.type == "cpu" else 16384)
+        device = model.get_input_embeddings().weight.device
+        self.batch_tokens = batch_tokens or (2048 if device.type == "cpu" else 16384)
+        self._look()
+
+    def _look(self) -> None:
+        """Takes down what scores depend on beside the prompts; at every call, since the model is the user's.
+
+        The fingerprint knows no config, but a window, a soft cap or a rotary base changes scores, so the config is
+        hashed beside it.
+        """
+        model = self.model
+        if model.training:
+            raise InputError(
+                "The model is in training mode, where dropout makes scores random; call model.eval() first."
+            )
+        if is_steered(model, self.geometry):
+            raise InputError(
+                "A plan is attached to this model, and scores would be kept as the plain model's; score outside of the "
+                "with block, and hand the plan to the request."
+            )
+        dtypes = {parameter.dtype for parameter in model.parameters()}
         implementation = getattr(model.config, "_attn_implementation", None)
+        self.fingerprint = fingerprint(model, self._tokenizer)
+        self.half = bool(dtypes & {torch.float16, torch.bfloat16})
         # In float64 transformers' eager attention makes NaN of pads: the mask overflows its float32 softmax.
-        self._even = weight.dtype == torch.float64 and implementation != "sdpa"
-        self._salt = f"{SCORING_VERSION}|{self.fingerprint}|{weight.dtype}|{implementation}"
+        self._even = torch.float64 in dtypes and implementation != "sdpa"
+        names = sorted(str(dtype) for dtype in dtypes)
+        self._salt = f"{SCORING_VERSION}|{self.fingerprint}|{_config_hash(model)}|{names}|{implementation}"
 
     def score(self, requests: Sequence[Request], *, stage: str = "score") -> list[tuple[float, ...]]:
         """Log-probabilities of the answers of each request, in order; equal requests are computed once.
@@ -96,6 +119,7 @@ class Engine:
         Returns:
             For each request one float64 number an answer, from scores computed in at least float32.
         """
+        self._look()
         work, place = self._distinct(requests)
         layout = self._layout(work)
         keys = self._keys(work, layout)
@@ -152,6 +176,17 @@ class Engine:
     def _distinct(self, requests: Sequence[Request]) -> tuple[list[Work], list[int]]:
         """The distinct pieces of work, and for each request which of them it is."""
         index: dict[Work, int] = {}
+        vocabulary = self.geometry.vocab
+        for request in requests:
+            tokens = (
+                *request.prompt.ids,
+                *(token for answer in request.answers for _, some in answer for token in some),
+            )
+            if min(tokens) < 0 or max(tokens) >= vocabulary:
+                raise InputError(
+                    f"A request has token {max(tokens)}, but this model's vocabulary is 0 to {vocabulary - 1}; "
+                    "use the model's own tokenizer."
+                )
         place = [index.setdefault(Work.of(request), len(index)) for request in requests]
         return list(index), place
 
@@ -173,3 +208,13 @@ class Engine:
                 for member in batch.members:
                     salts[member] = mates
         return [one.key(salt) for one, salt in zip(work, salts, strict=True)]
+
+
+# What a config says of where a checkpoint came from, or how it is held: none of it changes a score.
+_NOT_COMPUTED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
+
+
+def _config_hash(model: PreTrainedModel) -> str:
+    """A hash of all in the config that may change what the model computes."""
+    config = {name: value for name, value in model.config.to_dict().items() if name not in _NOT_COMPUTED}
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()

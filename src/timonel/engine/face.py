@@ -16,12 +16,14 @@ from timonel.steer import Plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_UNSTEERED = Plan()
+
 
 def score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    plans: Sequence[Plan] | Mapping[str, Plan] = (Plan(),),
+    prompts: Prompt | Sequence[Prompt],
+    plans: Plan | Sequence[Plan] | Mapping[str, Plan] = (_UNSTEERED,),
     *,
     answers: Sequence[str] | Sequence[Sequence[str]] | None = None,
     engine: Engine | None = None,
@@ -49,6 +51,14 @@ def score(
     Example:
         >>> timonel.score(model, tokenizer, [prompt], plans=[Plan(), Plan((cut,))])  # doctest: +SKIP
     """
+    if engine is not None and engine.model is not model:
+        raise InputError(
+            "The engine is for another model object than the one given; make it with Engine(model, tokenizer)."
+        )
+    if isinstance(answers, str):
+        raise InputError(f"answers is the text {answers!r}, but a list is needed; write [{answers!r}].")
+    prompts = [prompts] if isinstance(prompts, Prompt) else prompts
+    plans = [plans] if isinstance(plans, Plan) else plans
     named = list(plans.items()) if isinstance(plans, Mapping) else list(enumerate(plans))
     by_prompt = _answers_by_prompt(answers, len(prompts))
     letters = letter_tokens(tokenizer) if answers is None else {}

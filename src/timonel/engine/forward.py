@@ -54,7 +54,12 @@ def run_batch(model: PreTrainedModel, geometry: Geometry, batch: Batch, work: Se
         for reading in answer
     ]
     at = torch.tensor([(row, column) for row, column, _ in wanted], device=device)
-    with attach_bound(model, [one.bound for one in members], geometry, track=False) as attached:
+    pads = [len(prefix_mask[0]) - prefix for prefix in prefix_of_row]
+    with (
+        # Scores are kept as this dtype's; a caller's autocast would make other numbers under the same key.
+        torch.autocast(device.type, enabled=False),
+        attach_bound(model, [one.bound for one in members], geometry, track=False, pads=pads) as attached,
+    ):
         with only_rows(model.get_submodule(geometry.head), at[:, 0], at[:, 1]):
             logits = model(
                 input_ids=ids,

@@ -58,6 +58,11 @@ class Request:
 
     def __post_init__(self) -> None:
         readings = [reading for answer in self.answers for reading in answer]
+        if not all(self.answers) or any(not tokens or len(set(tokens)) < len(tokens) for _, tokens in readings):
+            raise InputError(
+                "A request has an empty answer, or one that names no token or a token twice, but each answer is some "
+                "distinct tokens; leave the rest out."
+            )
         if not readings or any(not 0 <= reading.position < len(self.prompt) for reading in readings):
             raise InputError("A request reads no row, or one outside its prompt; give it answers inside the prompt.")
 

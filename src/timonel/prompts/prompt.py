@@ -36,6 +36,7 @@ class Prompt:
     templated: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(int(token) for token in self.ids))
         if not self.ids:
             raise InputError("A prompt has no tokens, but at least one is needed; give it some text.")
         for name, positions in self.spans.items():
@@ -46,7 +47,12 @@ class Prompt:
                     f"The span {name!r} reaches position {positions[-1]}, but the prompt has {len(self.ids)} tokens "
                     "(0-based, unpadded); give positions inside it."
                 )
-        object.__setattr__(self, "spans", MappingProxyType(dict(self.spans)))
+        spans = {name: tuple(int(position) for position in positions) for name, positions in self.spans.items()}
+        if spans.get("answer", (1,))[0] == 0:
+            raise InputError(
+                "The span 'answer' begins at the first token, but something must come before it; add a text."
+            )
+        object.__setattr__(self, "spans", MappingProxyType(spans))
 
     @property
     def answer_start(self) -> int:
@@ -99,6 +105,9 @@ class Prompt:
         """This prompt and an answer that continues it, tokenised together; the answer is the span `answer`."""
         from timonel.prompts.render import tokenise
 
+        if not self.text or "answer" in self.spans:
+            what = "has an answer already" if self.text else "was made from ids, without its text"
+            raise InputError(f"The prompt {what}, so no answer can be put after it; make it with Prompt.parse.")
         marks = (*self.marks, ("answer", len(self.text), len(self.text) + len(answer)))
         return tokenise(tokenizer, self.text + answer, marks, templated=self.templated)
 

@@ -29,6 +29,10 @@ _HARMLESS = {
 }  # fmt: skip
 
 
+# These window and mask inside their kernels (as do kernels named by a hub id), where an edge cannot see it.
+_OWN_MASKS = ("flash", "flex", "paged|")
+
+
 @dataclass(eq=False)
 class LayerEdges:
     """The edges of one attachment on one layer, and how they have fared so far.
@@ -99,7 +103,7 @@ def _open_slot(module: nn.Module) -> _Slot:
     name = config._attn_implementation
     if name is None or name == "eager":
         function = source.eager_attention_forward
-    elif name in registry and not name.startswith("paged|"):
+    elif name in registry and not name.startswith(_OWN_MASKS) and "/" not in name:
         function = registry[name]
     else:
         raise UnsupportedModel(
@@ -126,7 +130,9 @@ def _attention(
     """The model's own attention, then the edges. q: [b, h, q, d]; k, v: [b, g, k, d]; result: [b, q, h, d]."""
     slot = _SLOTS.get(module)
     if slot is None:
-        raise RuntimeError("A module was copied while a plan was attached to it; copy the model outside the context.")
+        raise UnsupportedModel("A model was copied while a plan was attached to it; copy it outside of the with block.")
+    if kwargs.get("dropout"):
+        raise UnsupportedModel("Attention dropout is on, which an edge cannot follow; call model.eval() first.")
     unknown = [name for name, given in kwargs.items() if name not in _HARMLESS and given is not None]
     if unknown:
         raise UnsupportedModel(

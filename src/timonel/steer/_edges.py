@@ -22,6 +22,9 @@ from timonel.steer._tables import EdgeTable
 # Rows are recomputed in slices, so that gathered keys and values stay small beside the model.
 _SLICE_ELEMENTS = 1 << 25
 
+# An additive mask bars with the lowest finite number, or with some large one that its maker chose.
+BARRED = -1e3
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -144,8 +147,8 @@ def _masked(
     ][..., :keys]
     if rows.dtype == torch.bool:
         return scores.masked_fill(~rows, -torch.inf)
-    # An additive mask bars with the lowest finite number; as -inf, so that a row without keys is seen to be one.
-    barred = rows <= torch.finfo(rows.dtype).min / 2
+    # As -inf, so that a row without keys is seen to be one.
+    barred = rows <= BARRED
     return (scores + rows.to(scores.dtype)).masked_fill(barred, -torch.inf)
 
 

@@ -96,13 +96,19 @@ def attach(
         for one in dict.fromkeys([plan] if isinstance(plan, Plan) else plan):
             check_model(one, model)
         self_test(model, geometry, bounds, prompts)
-    with attach_bound(model, bounds, geometry) as attachment:
+    with attach_bound(model, bounds, geometry, prompts=prompts) as attachment:
         yield attachment
 
 
 @contextmanager
 def attach_bound(
-    model: PreTrainedModel, bounds: Sequence[Bound], geometry: Geometry, *, track: bool = True
+    model: PreTrainedModel,
+    bounds: Sequence[Bound],
+    geometry: Geometry,
+    *,
+    track: bool = True,
+    pads: Sequence[int] | None = None,
+    prompts: Sequence[Prompt] = (),
 ) -> Iterator[Attachment]:
     """`attach` for plans whose names are positions already, one for each prompt; no self-test.
 
@@ -111,6 +117,8 @@ def attach_bound(
         bounds: what happens to each prompt.
         geometry: of the model.
         track: keep `changed`; costs a look at every rewritten number.
+        pads: left pad of each row, where the caller knows it; else read from each call's mask.
+        prompts: whose tokens the input is compared with, up to the last position that a plan names.
     """
     tables = build_tables(bounds, geometry)
     edges = {layer: LayerEdges(table, track=track) for layer, table in tables.items()}
@@ -124,10 +132,16 @@ def attach_bound(
         for where, hook in channels.items():
             undo.callback(hook.register(model, geometry, where).remove)
         if edges or channels:
-            locator = Locator([*edges.values()], [*channels.values()], [bound.length for bound in bounds])
+            locator = Locator([*edges.values()], [*channels.values()], bounds, pads=pads, prompts=prompts)
             decoder = model.get_submodule(geometry.decoder)
             undo.callback(decoder.register_forward_pre_hook(locator, with_kwargs=True).remove)
         yield attachment
+
+
+def is_steered(model: PreTrainedModel, geometry: Geometry) -> bool:
+    """Whether a plan is attached to the model now."""
+    hooks = model.get_submodule(geometry.decoder)._forward_pre_hooks.values()
+    return any(isinstance(hook, Locator) for hook in hooks)
 
 
 def _bind_all(plan: Plan | Sequence[Plan], prompts: Sequence[Prompt]) -> list[Bound]:

@@ -14,6 +14,7 @@ from timonel.steer.interventions import (
     ChannelScale,
     ChannelSet,
     EdgeScale,
+    Intervention,
     is_identity,
 )
 from timonel.steer.plan import Plan
@@ -126,6 +127,11 @@ def bind(plan: Plan, prompt: Prompt | None) -> Bound:
         for edge in several if len(several) == 1 else _united(sharing[0], several):
             if edge[2] != 1.0:
                 gathered.setdefault(edge, []).extend(sharing)
+    if prompt is None and (near := next((one for one in plan if _needs_prompt(one)), None)):
+        raise InputError(
+            f"{type(near).__name__} acts on the prompt or on what is generated, but no prompts were given to tell "
+            "where one ends and the other begins; pass prompts=[...]."
+        )
     changes = tuple(
         Change(one, one.scope if isinstance(one.scope, Region) else _positions(one.scope, prompt))
         for one in plan
@@ -133,6 +139,10 @@ def bind(plan: Plan, prompt: Prompt | None) -> Bound:
     )
     cells = tuple(sorted(Cells(*edge, tuple(sorted(heads))) for edge, heads in gathered.items()))
     return Bound(cells, changes, None if prompt is None else prompt.answer_start)
+
+
+def _needs_prompt(one: Intervention) -> bool:
+    return not isinstance(one, EdgeScale) and one.scope in (Region.PROMPT, Region.GENERATED)
 
 
 def _positions(scope: Scope, prompt: Prompt | None) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ import torch
 
 from timonel.errors import UnsupportedModel
 from timonel.prompts.prompt import Prompt
+from timonel.steer._locate import suspended
 from timonel.steer.attach import Attachment, attach_bound
 from timonel.steer.bound import Bound
 
@@ -46,9 +47,10 @@ def self_test(model: PreTrainedModel, geometry: Geometry, bounds: Sequence[Bound
     bound, ids = _probe(bounds[index], prompts[index].ids if prompts else None)
     device = model.get_input_embeddings().weight.device
     tokens = torch.tensor([ids], device=device)
-    plain = model(input_ids=tokens, use_cache=False).logits
-    with attach_bound(model, [bound], geometry) as attached:
-        steered = model(input_ids=tokens, use_cache=False).logits
+    with suspended():
+        plain = model(input_ids=tokens, use_cache=False).logits
+        with attach_bound(model, [bound], geometry) as attached:
+            steered = model(input_ids=tokens, use_cache=False).logits
     _check_fired(attached)
     if attached.changed == 0.0:
         raise UnsupportedModel(
@@ -68,7 +70,8 @@ def self_test(model: PreTrainedModel, geometry: Geometry, bounds: Sequence[Bound
 def _probe(bound: Bound, ids: tuple[int, ...] | None) -> tuple[Bound, tuple[int, ...]]:
     """The prompt with one token after it, so that a plan for generated tokens has a row to act on."""
     prompt = ids[: bound.length] if ids is not None else tuple(range(1, 1 + _PROBE))
-    reach = max([cells.queries[-1] for cells in bound.edges], default=0)
+    named = [cells.queries[-1] for cells in bound.edges]
+    reach = max([*named, *(change.where[-1] for change in bound.changes if isinstance(change.where, tuple))], default=0)
     tail = (ids or prompt)[bound.length : reach + 1] if bound.length is not None else ()
     return replace(bound, length=len(prompt)), (*prompt, *tail, prompt[-1])
 
