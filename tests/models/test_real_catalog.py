@@ -47,6 +47,8 @@ def test_smollm2_is_what_its_file_says() -> None:
     assert continuation(model, tokenizer, text, 8).startswith("The capital of France is Paris.")
 
 
+# Gemma's terms are accepted by a person, not by a test run: `make test-slow` asks for TIMONEL_ACCEPT_GEMMA=1.
+@pytest.mark.slow
 def test_gemma3_is_what_its_file_says() -> None:
     model, tokenizer = model_and_tokenizer("gemma3-270m")
     geometry = Geometry.of(model)
@@ -73,7 +75,7 @@ def test_gemma3_is_what_its_file_says() -> None:
     assert loss(model, tokenizer, german) < 4
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+@pytest.mark.parametrize("name", ["smollm2-135m", pytest.param("gemma3-270m", marks=pytest.mark.slow)])
 def test_bytes_and_fingerprint(name: str) -> None:
     model, tokenizer = model_and_tokenizer(name)
     folder = catalog.cached(name, deep=True)
