@@ -188,3 +188,18 @@ def test_no_registered_state_is_left() -> None:
         assert set(ALL_ATTENTION_FUNCTIONS) != before
     assert set(ALL_ATTENTION_FUNCTIONS) == before
     assert configs == {name: id(module.config) for name, module in model.named_modules() if hasattr(module, "config")}
+
+
+@pytest.mark.parametrize("kind", ["edge", "head", "neurons", "set", "add"])
+@pytest.mark.parametrize("draft", ["assistant", "lookup"])
+def test_assisted_decoding_writes_the_same_tokens(kind: str, draft: str) -> None:
+    """Drafted tokens are verified several at a time, and the cache is cropped: rows are counted from the cache."""
+    model = tiny("llama")
+    model.generation_config.eos_token_id = None
+    plan = kinds(Geometry.of(model))[kind]
+    (prompt, _) = prompts()
+    expected, gaps = loop(model, prompt, plan)
+    assistant = tiny("llama", seed=1)
+    assistant.generation_config.eos_token_id = None
+    way: dict[str, Any] = {"assistant_model": assistant} if draft == "assistant" else {"prompt_lookup_num_tokens": 3}
+    assert_same(generate(model, [prompt], plan, **way)[0], expected, gaps)
