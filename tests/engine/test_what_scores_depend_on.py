@@ -55,6 +55,11 @@ def test_a_model_that_is_not_plainly_itself_is_refused() -> None:
         pytest.raises(InputError, match="attached to this model"),
     ):
         engine.score(LONG)
+    with (
+        attach(model, Plan((ResidualAdd(layer=1, vector=np.ones(32)),))),
+        pytest.raises(InputError, match="attached to this model"),
+    ):
+        engine.rate(LONG)  # a trial keeps its scores too
     model.train()
     with pytest.raises(InputError, match="training mode"):
         engine.score(LONG)

@@ -52,6 +52,22 @@ class Workload:
     batches: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Requests laid out: distinct work, each request's place in it, batches, store keys, and what is known already."""
+
+    work: list[Work]
+    place: list[int]
+    layout: tuple[Batch, ...]
+    keys: list[str]
+    known: dict[str, tuple[float, ...]]
+
+    @property
+    def todo(self) -> list[Batch]:
+        """The batches in which something is not known."""
+        return [batch for batch in self.layout if any(self.keys[member] not in self.known for member in batch.members)]
+
+
 class Engine:
     """Runs requests on one model; keeps what it computed in a store."""
 
@@ -119,59 +135,60 @@ class Engine:
         Returns:
             For each request one float64 number an answer, from scores computed in at least float32.
         """
-        self._look()
-        work, place = self._distinct(requests)
-        layout = self._layout(work)
-        keys = self._keys(work, layout)
-        known = self.store.get(keys)
-        todo = [batch for batch in layout if any(keys[member] not in known for member in batch.members)]
-        total = sum(batch.tokens(work) for batch in todo)
+        queue = self._queue(requests)
+        known, todo = queue.known, queue.todo
+        total = sum(batch.tokens(queue.work) for batch in todo)
         done = 0
         if todo and self.progress:
             self.progress(stage, 0, total)
         for batch in todo:
-            self.store.begin()
-            answers = run_batch(self.model, self.geometry, batch, work)
-            fresh = {keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)}
-            self.store.put(fresh)
-            for key, one in fresh.items():
+            for key, one in self._run(batch, queue).items():
                 known.setdefault(key, one)  # what is kept already stays, so that a later run reads the same
-            done += batch.tokens(work)
+            done += batch.tokens(queue.work)
             if self.progress:
                 self.progress(stage, done, total)
-        return [known[keys[index]] for index in place]
+        return [known[queue.keys[index]] for index in queue.place]
 
     def workload(self, requests: Sequence[Request]) -> Workload:
         """What these requests would cost now; computes nothing."""
-        work, _ = self._distinct(requests)
-        layout = self._layout(work)
-        keys = self._keys(work, layout)
-        known = self.store.get(keys)
-        todo = [batch for batch in layout if any(keys[member] not in known for member in batch.members)]
+        queue = self._queue(requests)
+        todo = queue.todo
         return Workload(
             requests=len(requests),
-            distinct=len(work),
-            missing=sum(key not in known for key in keys),
+            distinct=len(queue.work),
+            missing=sum(key not in queue.known for key in queue.keys),
             plain_tokens=sum(len(request.prompt) for request in requests),
-            tokens=sum(batch.tokens(work) for batch in todo),
+            tokens=sum(batch.tokens(queue.work) for batch in todo),
             batches=len(todo),
         )
 
     def rate(self, requests: Sequence[Request], *, seconds: float = 10.0) -> float:
         """Tokens a second on a trial of these requests; keeps the scores that it computes."""
-        work, _ = self._distinct(requests)
-        layout = self._layout(work)
-        keys = self._keys(work, layout)
+        queue = self._queue(requests)
         tokens, start = 0, time.perf_counter()
         # From the middle outwards would bias to common lengths; evenly spread batches show them all.
-        for batch in layout[:: max(1, len(layout) // 16)]:
-            self.store.begin()
-            answers = run_batch(self.model, self.geometry, batch, work)
-            self.store.put({keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)})
-            tokens += batch.tokens(work)
+        for batch in queue.layout[:: max(1, len(queue.layout) // 16)]:
+            self._run(batch, queue)
+            tokens += batch.tokens(queue.work)
             if time.perf_counter() - start > seconds:
                 break
         return tokens / (time.perf_counter() - start)
+
+    def _queue(self, requests: Sequence[Request]) -> _Queue:
+        """Lays the requests out on the model as it is now, and looks up what is known of them."""
+        self._look()
+        work, place = self._distinct(requests)
+        layout = self._layout(work)
+        keys = self._keys(work, layout)
+        return _Queue(work, place, layout, keys, self.store.get(keys))
+
+    def _run(self, batch: Batch, queue: _Queue) -> dict[str, tuple[float, ...]]:
+        """Computes one batch and keeps it."""
+        self.store.begin()
+        answers = run_batch(self.model, self.geometry, batch, queue.work)
+        fresh = {queue.keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)}
+        self.store.put(fresh)
+        return fresh
 
     def _distinct(self, requests: Sequence[Request]) -> tuple[list[Work], list[int]]:
         """The distinct pieces of work, and for each request which of them it is."""

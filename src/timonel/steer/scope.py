@@ -1,8 +1,8 @@
 """Where an intervention acts: a named span of the prompt, the prompt, what is generated, or everything.
 
 Names are bound to a prompt's positions when a plan is attached. A row's prompt ends where its answer begins: at the
-length of the prompt it was attached with, or, without prompts, at the end of the first forward pass. The last row of
-the prompt, which writes the first generated token, belongs to the prompt.
+length of the prompt it was attached with; without prompts only `ALL` is clear, and the others are refused. The last row
+of the prompt, which writes the first generated token, belongs to the prompt.
 """
 
 from __future__ import annotations
