@@ -96,11 +96,11 @@ class Engine:
         self._tokenizer = tokenizer
         self.store = Store() if store is None else store  # an empty store is falsy
         self.progress = progress
-        device = model.get_input_embeddings().weight.device
-        self.batch_tokens = batch_tokens or (2048 if device.type == "cpu" else 16384)
-        self._look()
+        self.device = model.get_input_embeddings().weight.device
+        self.batch_tokens = batch_tokens or (2048 if self.device.type == "cpu" else 16384)
+        self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Takes down what scores depend on beside the prompts; at every call, since the model is the user's.
 
         The fingerprint knows no config, but a window, a soft cap or a rotary base changes scores, so the config is
@@ -123,7 +123,7 @@ class Engine:
         # In float64 transformers' eager attention makes NaN of pads: the mask overflows its float32 softmax.
         self._even = torch.float64 in dtypes and implementation != "sdpa"
         names = sorted(str(dtype) for dtype in dtypes)
-        self._salt = f"{SCORING_VERSION}|{self.fingerprint}|{_config_hash(model)}|{names}|{implementation}"
+        self.salt = f"{SCORING_VERSION}|{self.fingerprint}|{_config_hash(model)}|{names}|{implementation}"
 
     def score(self, requests: Sequence[Request], *, stage: str = "score") -> list[tuple[float, ...]]:
         """Log-probabilities of the answers of each request, in order; equal requests are computed once.
@@ -176,7 +176,7 @@ class Engine:
 
     def _queue(self, requests: Sequence[Request]) -> _Queue:
         """Lays the requests out on the model as it is now, and looks up what is known of them."""
-        self._look()
+        self.look()
         work, place = self._distinct(requests)
         layout = self._layout(work)
         keys = self._keys(work, layout)
@@ -218,10 +218,10 @@ class Engine:
 
     def _keys(self, work: Sequence[Work], layout: Sequence[Batch]) -> list[str]:
         """The store's key of each piece; in half precision a score depends on its batch mates, so they are in it."""
-        salts = [self._salt] * len(work)
+        salts = [self.salt] * len(work)
         if self.half:
             for batch in layout:
-                mates = hashlib.sha256(f"{self._salt}|{batch.layout_hash(work)}".encode()).hexdigest()
+                mates = hashlib.sha256(f"{self.salt}|{batch.layout_hash(work)}".encode()).hexdigest()
                 for member in batch.members:
                     salts[member] = mates
         return [one.key(salt) for one, salt in zip(work, salts, strict=True)]

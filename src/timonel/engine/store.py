@@ -76,6 +76,11 @@ class Store:
         rows = [(key, struct.pack(f"<{len(values)}d", *values)) for key, values in scores.items()]
         self._write([("insert or ignore into scores values (?, ?)", rows)])
 
+    def replace(self, key: str, values: Sequence[float]) -> None:
+        """Keeps one record in place of an older one: a sum that grows as its batches end."""
+        row = (key, struct.pack(f"<{len(values)}d", *values))
+        self._write([("insert or replace into scores values (?, ?)", [row])])
+
     @property
     def forwards(self) -> int:
         """Batches begun in this store's life."""
