@@ -132,7 +132,8 @@ def test_the_batch_size_plays_no_part(bench: Bench, result: BindingResult) -> No
         found, expected = other.tables[name].drop(columns=tests), table.drop(columns=tests)
         pd.testing.assert_frame_equal(found, expected, atol=1e-5, rtol=0)
         # A cut that does nothing leaves only rounding to be tested, so its p is rounding's.
-        pd.testing.assert_frame_equal(other.tables[name][tests], table[tests], atol=0.02, rtol=0)
+        real = table["change"].abs() > 1e-5 if "change" in table else table.index >= 0
+        pd.testing.assert_frame_equal(other.tables[name][tests][real], table[tests][real], atol=0.02, rtol=0)
 
 
 def test_a_store_saves_the_work(bench: Bench, result: BindingResult, tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def goes_on(timonel: Timonel, model: Path, out: Path, undisturbed: Path) -> None
     assert timonel("bind", model, *SMALL, "--out", out).code == 0
     assert record(out)["state"] == "complete"
     assert rows(out) == rows(undisturbed)
-    assert record(undisturbed)["forwards"] <= record(out)["forwards"] <= record(undisturbed)["forwards"] + 1
+    assert (
+        record(undisturbed)["forwards"] <= record(out)["forwards"] <= record(undisturbed)["forwards"] + 2
+    )  # a trunk and a pass
     files = sorted((undisturbed / "tables").glob("*.parquet"))
     assert [file.stem for file in files] == ["baseline", "knockout", "pairs"]
     for file in files:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,11 +82,14 @@ def test_a_batch_that_is_half_known_leaves_the_known_half(monkeypatch: pytest.Mo
     numbers = iter(range(100))
     prompts = [Prompt((1, 5, token)) for token in (6, 7)]
     one, two = (Request(prompt, (choice(prompt, (8,)),)) for prompt in prompts)
-    fake = lambda model, geometry, batch, work: [[float(next(numbers))] for _ in batch.members]  # noqa: E731
-    monkeypatch.setattr("timonel.engine.engine.run_batch", fake)
+
+    def fake(model: Any, geometry: Any, unit: Any, work: Any) -> Any:
+        yield {member: (float(next(numbers)),) for member in sorted(unit.members)}
+
+    monkeypatch.setattr("timonel.engine.engine.run_unit", fake)
     engine = Engine(tiny("llama"), word_tokenizer())
     assert engine.score([one]) == [(0.0,)]
-    assert engine.workload([one, two]).batches == 1  # together, so `one` is run again
+    assert engine.workload([one, two]).passes == 1  # together, so `one` is run again
     both = engine.score([one, two])
     assert both[0] == (0.0,)
     assert both[1] != (0.0,)

@@ -76,7 +76,10 @@ def test_t7_half_precision_is_near_and_batches_are_fixed(dtype: torch.dtype, tol
         assert one == pytest.approx(two, abs=tolerance)
     again = Engine(model, word_tokenizer(), batch_tokens=40)
     again.score(requests[2:4])  # other company: in half precision these are other numbers, kept apart
-    assert again.score(requests) == found
+    # In full precision the mates play no part but in the last bits, and what was kept stays.
+    tolerance = 1e-5 if dtype == torch.float32 else 0.0
+    for one, two in zip(again.score(requests), found, strict=True):
+        assert one == pytest.approx(two, abs=tolerance, rel=0)
 
 
 def test_t17_a_plan_without_effect_is_an_error() -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timonel.cli import options
-from timonel.cli.console import Meter, complain, duration, print_json, quiet_libraries, records, say
+from timonel.cli.console import Meter, complain, duration, print_json, quiet_libraries, records, remark, say
+from timonel.cli.engine_plan import describe
 
 if TYPE_CHECKING:
     from timonel.binding import BindingResult, BindingStudy
@@ -39,6 +40,7 @@ def bind(
     lang: Annotated[str, typer.Option(help="Language of the questions (culture: en, es).")] = "en",
     stages: Annotated[str, typer.Option(help="Which stages to run.")] = "score,knockout",
     seed: options.Seed = 0,
+    explain: options.Explain = False,
     device: options.Device = "cpu",
     dtype: options.Dtype = "float32",
     batch_tokens: options.BatchTokens = None,
@@ -68,6 +70,8 @@ def bind(
     if dry_run:
         _announce(study, engine)
         return
+    if explain:
+        remark(describe(engine.workload(study.requests()), engine.batch_tokens))
     result = run_study(engine, study, source, out, model, options.arguments_of(context))
     if json_:
         print_json(as_json(result, out))
@@ -176,12 +180,9 @@ def _announce(study: BindingStudy, engine: Engine) -> None:
     requests = study.requests()
     load = engine.workload(requests)
     rate = engine.rate(requests, seconds=10)
-    say(
-        f"{len(study.pairs)} pairs in {study.form.name} form, stages {', '.join(study.stages)}: "
-        f"{load.requests:,} scores, {load.distinct:,} of them distinct, in {load.batches} batches.\n"
-        f"Sharing prefixes feeds {load.tokens:,} tokens; one prompt at a time would be {load.plain_tokens:,}.\n"
-        f"At {rate:,.0f} tokens a second (measured on a short trial) that takes about {duration(load.tokens / rate)}."
-    )
+    say(f"{len(study.pairs)} pairs in {study.form.name} form, stages {', '.join(study.stages)}.")
+    say(describe(load, engine.batch_tokens))
+    say(f"At {rate:,.0f} tokens a second (measured on a short trial) that takes about {duration(load.tokens / rate)}.")
 
 
 def _smaller(pairs: int | None, limit: int | None) -> int | None:

@@ -19,6 +19,11 @@ def complain(sentence: str) -> None:
     print(f"timonel: {' '.join(sentence.splitlines())}", file=sys.stderr, flush=True)
 
 
+def remark(text: str) -> None:
+    """Lines beside the result, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def quiet_libraries() -> None:
     """Turns off the bars and notices that libraries print about their own work."""
     from transformers.utils import logging

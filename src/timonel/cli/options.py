@@ -70,6 +70,9 @@ BatchTokens = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of sampling and resampling.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Work on this many at most.", show_default="all")]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Say how the engine lays the work out, and what that saves; then run.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -78,5 +81,5 @@ def arguments_of(context: typer.Context) -> dict[str, Any]:
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
-        if name not in ("config", "json_", "dry_run")
+        if name not in ("config", "json_", "dry_run", "explain")
     }

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from timonel.engine.forward import run_batch
-from timonel.engine.layout import Batch, lay_out
+from timonel.engine.forward import Scores, run_unit
+from timonel.engine.layout import Shape, Unit, lay_out
 from timonel.engine.request import Request, Work
 from timonel.engine.store import Store
+from timonel.engine.workload import Workload
 from timonel.errors import InputError
 from timonel.models.fingerprint import fingerprint
 from timonel.models.geometry import Geometry
@@ -23,49 +24,27 @@ from timonel.steer.attach import is_steered
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SCORING_VERSION = 1
+SCORING_VERSION = 2
 """Raised whenever a change to the code changes a score by more than rounding; old scores are then not reused."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, the tokens done and the tokens in all."""
 
-# Rows of logits a batch may hold: a quarter of a GiB in float32.
-_LOGITS = 1 << 26
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What a list of requests costs.
-
-    Attributes:
-        requests: as asked for; `distinct` after equal ones are merged; `missing` not in the store yet.
-        plain_tokens: fed by a loop that runs each request whole.
-        tokens: fed by the engine for what is missing, padding included.
-        batches: for what is missing.
-    """
-
-    requests: int
-    distinct: int
-    missing: int
-    plain_tokens: int
-    tokens: int
-    batches: int
-
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Requests laid out: distinct work, each request's place in it, batches, store keys, and what is known already."""
+    """Requests laid out: distinct work, each request's place in it, units, store keys, and what is known already."""
 
     work: list[Work]
     place: list[int]
-    layout: tuple[Batch, ...]
+    units: tuple[Unit, ...]
     keys: list[str]
     known: dict[str, tuple[float, ...]]
 
     @property
-    def todo(self) -> list[Batch]:
-        """The batches in which something is not known."""
-        return [batch for batch in self.layout if any(self.keys[member] not in self.known for member in batch.members)]
+    def missing(self) -> set[int]:
+        """The work that is not known."""
+        return {index for index, key in enumerate(self.keys) if key not in self.known}
 
 
 class Engine:
@@ -120,8 +99,6 @@ class Engine:
         implementation = getattr(model.config, "_attn_implementation", None)
         self.fingerprint = fingerprint(model, self._tokenizer)
         self.half = bool(dtypes & {torch.float16, torch.bfloat16})
-        # In float64 transformers' eager attention makes NaN of pads: the mask overflows its float32 softmax.
-        self._even = torch.float64 in dtypes and implementation != "sdpa"
         names = sorted(str(dtype) for dtype in dtypes)
         self.salt = f"{SCORING_VERSION}|{self.fingerprint}|{_config_hash(model)}|{names}|{implementation}"
 
@@ -135,60 +112,73 @@ class Engine:
         Returns:
             For each request one float64 number an answer, from scores computed in at least float32.
         """
+        found = dict(self.stream(requests, stage=stage))
+        return [found[index] for index in range(len(requests))]
+
+    def stream(self, requests: Sequence[Request], *, stage: str = "score") -> Iterator[tuple[int, tuple[float, ...]]]:
+        """The same as they come: the number of a request, and its scores; what the store holds comes first."""
         queue = self._queue(requests)
-        known, todo = queue.known, queue.todo
-        total = sum(batch.tokens(queue.work) for batch in todo)
-        done = 0
+        asked: dict[int, list[int]] = {}
+        for number, index in enumerate(queue.place):
+            asked.setdefault(index, []).append(number)
+        for index, key in enumerate(queue.keys):
+            if key in queue.known:
+                yield from ((number, queue.known[key]) for number in asked[index])
+        for index, one in self._compute(queue, stage):
+            yield from ((number, one) for number in asked[index])
+
+    def _compute(self, queue: _Queue, stage: str) -> Iterator[tuple[int, tuple[float, ...]]]:
+        """Runs what is missing, unit by unit; each forward pass's scores are kept before they are handed out."""
+        missing = queue.missing
+        todo = [unit.only(missing) for unit in queue.units if not missing.isdisjoint(unit.members)]
+        layers = self.geometry.n_layers
+        total, done = sum(unit.cost(layers) for unit in todo), 0
         if todo and self.progress:
             self.progress(stage, 0, total)
-        for batch in todo:
-            for key, one in self._run(batch, queue).items():
-                known.setdefault(key, one)  # what is kept already stays, so that a later run reads the same
-            done += batch.tokens(queue.work)
-            if self.progress:
-                self.progress(stage, done, total)
-        return [known[queue.keys[index]] for index in queue.place]
+        for unit in todo:
+            for cost, scores in self._run(unit, queue, missing):
+                yield from scores.items()
+                done += cost
+                if self.progress:
+                    self.progress(stage, done, total)
+
+    def _run(self, unit: Unit, queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
+        """Computes one unit, and keeps what each of its forward passes gives."""
+        passes = run_unit(self.model, self.geometry, unit, queue.work)
+        for cost in unit.costs(self.geometry.n_layers):
+            self.store.begin()
+            # What is kept already stays, so that a later run reads the same to the last bit.
+            scores = {index: one for index, one in next(passes).items() if index in missing}
+            self.store.put({queue.keys[index]: one for index, one in scores.items()})
+            yield cost, scores
 
     def workload(self, requests: Sequence[Request]) -> Workload:
         """What these requests would cost now; computes nothing."""
         queue = self._queue(requests)
-        todo = queue.todo
-        return Workload(
-            requests=len(requests),
-            distinct=len(queue.work),
-            missing=sum(key not in queue.known for key in queue.keys),
-            plain_tokens=sum(len(request.prompt) for request in requests),
-            tokens=sum(batch.tokens(queue.work) for batch in todo),
-            batches=len(todo),
-        )
+        return Workload.of(requests, queue.work, queue.units, queue.missing, Shape.of(self.geometry))
 
     def rate(self, requests: Sequence[Request], *, seconds: float = 10.0) -> float:
-        """Tokens a second on a trial of these requests; keeps the scores that it computes."""
+        """Tokens a second through all layers on a trial of these requests; keeps the scores that it computes."""
         queue = self._queue(requests)
-        tokens, start = 0, time.perf_counter()
-        # From the middle outwards would bias to common lengths; evenly spread batches show them all.
-        for batch in queue.layout[:: max(1, len(queue.layout) // 16)]:
-            self._run(batch, queue)
-            tokens += batch.tokens(queue.work)
+        cost, start = 0, time.perf_counter()
+        everything = set(range(len(queue.work)))
+        # Evenly spread units show all lengths; those at one end would not.
+        for unit in queue.units[:: max(1, len(queue.units) // 16)]:
+            for spent, _ in self._run(unit, queue, everything):
+                cost += spent
+                if time.perf_counter() - start > seconds:
+                    break
             if time.perf_counter() - start > seconds:
                 break
-        return tokens / (time.perf_counter() - start)
+        return cost / self.geometry.n_layers / (time.perf_counter() - start)
 
     def _queue(self, requests: Sequence[Request]) -> _Queue:
         """Lays the requests out on the model as it is now, and looks up what is known of them."""
         self.look()
         work, place = self._distinct(requests)
-        layout = self._layout(work)
-        keys = self._keys(work, layout)
-        return _Queue(work, place, layout, keys, self.store.get(keys))
-
-    def _run(self, batch: Batch, queue: _Queue) -> dict[str, tuple[float, ...]]:
-        """Computes one batch and keeps it."""
-        self.store.begin()
-        answers = run_batch(self.model, self.geometry, batch, queue.work)
-        fresh = {queue.keys[member]: tuple(one) for member, one in zip(batch.members, answers, strict=True)}
-        self.store.put(fresh)
-        return fresh
+        units = lay_out(work, Shape.of(self.geometry), batch_tokens=self.batch_tokens)
+        keys = self._keys(work, units)
+        return _Queue(work, place, units, keys, self.store.get(keys))
 
     def _distinct(self, requests: Sequence[Request]) -> tuple[list[Work], list[int]]:
         """The distinct pieces of work, and for each request which of them it is."""
@@ -207,23 +197,12 @@ class Engine:
         place = [index.setdefault(Work.of(request), len(index)) for request in requests]
         return list(index), place
 
-    def _layout(self, work: Sequence[Work]) -> tuple[Batch, ...]:
-        vocabulary = self.geometry.vocab
-        return lay_out(
-            work,
-            batch_tokens=self.batch_tokens,
-            max_readings=max(1, _LOGITS // vocabulary),
-            even=self._even,
-        )
-
-    def _keys(self, work: Sequence[Work], layout: Sequence[Batch]) -> list[str]:
+    def _keys(self, work: Sequence[Work], units: Sequence[Unit]) -> list[str]:
         """The store's key of each piece; in half precision a score depends on its batch mates, so they are in it."""
         salts = [self.salt] * len(work)
         if self.half:
-            for batch in layout:
-                mates = hashlib.sha256(f"{self.salt}|{batch.layout_hash(work)}".encode()).hexdigest()
-                for member in batch.members:
-                    salts[member] = mates
+            for member, mates in (pair for unit in units for pair in unit.mates(work)):
+                salts[member] = f"{self.salt}|{mates}"
         return [one.key(salt) for one, salt in zip(work, salts, strict=True)]
 
 

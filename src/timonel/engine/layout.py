@@ -1,138 +1,308 @@
-"""How work is laid out in batches: shared prefixes first, then tails of like length.
+"""How work is laid out: units, each of some trunks that run once and of passes that start from what the trunks left.
 
-Two exact reuses live here. Requests that begin alike are gathered into a group, whose common prefix is run once;
-and a request is never fed further than the last row that is read from it. The layout depends on the list of work
-alone, never on what a store holds already, so that a resumed run computes each batch as the first run would have.
+    trunk   prompts that begin alike, packed as a tree and run unsteered: scores of the unsteered, keys and values of
+            what stands before a plan's first row, the residual stream where plans begin
+    row     what one plan changes: the tokens from its first row on, resumed at its first layer
+    pass    rows that run in one go
 
-Cost is counted in tokens: a group of prefix length p with tails t_i costs p + sum t_i.
+Three exact reuses live here: a shared token is run once, a plan's rows before its first row and its layers before its
+first layer are not run at all, and nothing is fed past the last row that is read. The layout depends on the list of
+work alone, never on what a store holds already, so that a resumed run computes each pass as the first run would have.
+
+Cost is counted in token-layers: a token through one layer is 1. Attention makes a packed row of t tokens dearer by the
+factor 1 + t * `Shape.attention`, which ends the packing where it no longer pays.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from timonel.engine.request import Work
+from timonel.engine.tree import Tree, common
+from timonel.models.geometry import Geometry
+from timonel.steer.bound import Bound
+
+# A unit ends when its passes hold this many batches' worth of tokens; it is what a dead worker loses at most.
+_PASSES_A_UNIT = 16
+# Padding, and resuming a row above its pass's layer, are waste; a pass ends where that exceeds a new pass's overhead,
+# which is this share of a batch.
+_PASS_OVERHEAD = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Work that shares its first `prefix` tokens; `members` are indices into the list of work."""
+class Shape:
+    """What the costs of a model depend on.
 
-    prefix: int
+    Attributes:
+        layers: decoder layers.
+        attention: cost of attending to one more token, as a share of a token's cost in a layer.
+    """
+
+    layers: int
+    attention: float
+
+    @classmethod
+    def of(cls, geometry: Geometry) -> Shape:
+        """Counts the multiplications of a middle layer."""
+        layer = geometry.layers[geometry.n_layers // 2]
+        projections = 2 * geometry.hidden * layer.head_dim * (layer.heads + layer.kv_heads)
+        return cls(
+            geometry.n_layers,
+            2 * layer.heads * layer.head_dim / (projections + 3 * geometry.hidden * layer.neurons),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Tokens that run under one plan, packed.
+
+    Attributes:
+        tree: the tokens from position `start` on.
+        start: how many tokens come from the trunk.
+        trunk: which of the unit's trunks; None where nothing comes from one.
+        bound: the plan.
+        layer: where it resumes at the earliest; 0 computes it from the tokens.
+        members: the work that is read from it, as indices into the list.
+    """
+
+    tree: Tree
+    start: int
+    trunk: int | None
+    bound: Bound
+    layer: int
     members: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Groups that run in one go: all prefixes in one forward pass, all tails in a second one."""
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Rows that run in one go, all from the same layer on."""
 
-    groups: tuple[Group, ...]
+    rows: tuple[Row, ...]
+    layer: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it feeds, padding included."""
+        return len(self.rows) * max(len(row.tree) for row in self.rows)
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Indices of all its work, in the order of the tails."""
-        return tuple(member for group in self.groups for member in group.members)
-
-    def tokens(self, work: Sequence[Work]) -> int:
-        """Tokens that it feeds, padding included."""
-        prefix = max(group.prefix for group in self.groups) * len(self.groups)
-        tails = [len(work[member].ids) - group.prefix for group in self.groups for member in group.members]
-        return prefix + max(tails) * len(tails)
-
-    def layout_hash(self, work: Sequence[Work]) -> str:
-        """What a half-precision score depends on beside its own content: its batch mates."""
-        listed = [[group.prefix, [work[member].key("") for member in group.members]] for group in self.groups]
-        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+        """All its work."""
+        return tuple(member for row in self.rows for member in row.members)
 
 
-def lay_out(work: Sequence[Work], *, batch_tokens: int, max_readings: int, even: bool = False) -> tuple[Batch, ...]:
-    """Groups the work and packs the groups.
+@dataclass(frozen=True, eq=False)
+class Trunk:
+    """Unsteered tokens, packed; `members` is all work that starts from it, or is read from it."""
+
+    tree: Tree
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Trunks that run in one go, and the passes that start from them."""
+
+    trunks: tuple[Trunk, ...]
+    passes: tuple[Pass, ...]
+
+    @property
+    def trunk_tokens(self) -> int:
+        """Tokens that its first pass feeds, padding included."""
+        return len(self.trunks) * max((len(trunk.tree) for trunk in self.trunks), default=0)
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """All its work."""
+        every = (*(trunk.members for trunk in self.trunks), *(one.members for one in self.passes))
+        return frozenset(member for some in every for member in some)
+
+    def costs(self, layers: int) -> tuple[int, ...]:
+        """Token-layers of each of its forward passes, padding included."""
+        trunk = (self.trunk_tokens * layers,) if self.trunks else ()
+        return (*trunk, *(one.tokens * (layers - one.layer) for one in self.passes))
+
+    def cost(self, layers: int) -> int:
+        """Token-layers of the whole."""
+        return sum(self.costs(layers))
+
+    def only(self, wanted: Collection[int]) -> Unit:
+        """The unit without the passes in which nothing is wanted; the trunks are what the others start from."""
+        return Unit(self.trunks, tuple(one for one in self.passes if any(m in wanted for m in one.members)))
+
+    def mates(self, work: Sequence[Work]) -> Iterator[tuple[int, str]]:
+        """For each piece of work a hash of all that shares its passes: what a half-precision score depends on."""
+        trunks = _hash([[trunk.tree.tokens, trunk.tree.depths] for trunk in self.trunks])
+        read = {member for trunk in self.trunks for member in trunk.members if not work[member].is_steered}
+        yield from ((member, trunks) for member in sorted(read))
+        for one in self.passes:
+            rows = [[row.tree.tokens, row.tree.depths, row.start, row.trunk, row.bound.signature()] for row in one.rows]
+            mates = _hash(trunks, one.layer, rows)
+            yield from ((member, mates) for member in one.members)
+
+
+def lay_out(work: Sequence[Work], shape: Shape, *, batch_tokens: int) -> tuple[Unit, ...]:
+    """Makes units.
 
     Args:
         work: distinct pieces of work.
-        batch_tokens: how many tokens a batch may feed, padding included; one group's first member always fits.
-        max_readings: how many rows of logits a batch may ask for.
-        even: only equally long prefixes, and equally long tails, meet in a batch, so that nothing is padded.
+        shape: of the model.
+        batch_tokens: how many tokens a trunk pass, or a later one, may feed, padding included; one row always fits.
 
     Returns:
-        Batches that hold each piece exactly once.
+        Units in which each piece of work is read exactly once.
     """
-    groups = list(_split(_gather(work), work, batch_tokens, max_readings, even))
-    # Groups without a prefix run apart: a row of nothing but padding has no place in the others' first pass.
-    ordered = sorted(groups, key=lambda g: (g.prefix > 0, _longest_tail(g, work), g.prefix, g.members))
-    return tuple(_pack(ordered, work, batch_tokens, max_readings, even))
+    resumed = _resumed(work, shape)
+    apart = [index for index, one in enumerate(work) if one.first_row == 0 and index not in resumed]
+    trunked = sorted(set(range(len(work))).difference(apart), key=lambda i: (_trunk(work[i], i in resumed), i))
+    trees = _pack(
+        [(_trunk(work[i], i in resumed), i) for i in trunked],
+        shape,
+        batch_tokens,
+        [_tail_cost(work[i], i in resumed, shape) for i in trunked],
+    )
+    units = [
+        Unit(tuple(some), _passes(_rows(some, work, resumed), shape, batch_tokens))
+        for some in _fill(trees, work, resumed, shape, batch_tokens)
+    ]
+    return (*units, *_without_trunk(apart, work, shape, batch_tokens))
 
 
-def _gather(work: Sequence[Work]) -> Iterator[Group]:
-    """Walks the work in the order of its ids and lets a piece join a group as long as that saves tokens."""
-    order = sorted(range(len(work)), key=lambda i: (work[i].ids, -work[i].limit, i))
-    members: list[int] = []
-    prefix = length = 0
-    for index in order:
-        new = work[index]
-        if members:
-            joined = min(prefix if len(members) > 1 else work[members[0]].limit, new.limit)
-            joined = min(joined, _common(work[members[0]].ids, new.ids))
-            alone = prefix + (length - prefix * len(members)) + len(new.ids)
-            together = joined + (length + len(new.ids) - joined * (len(members) + 1))
-            if joined > 0 and together < alone:
-                members.append(index)
-                prefix, length = joined, length + len(new.ids)
-                continue
-            yield Group(prefix, tuple(members))
-        members, prefix, length = [index], 0, len(new.ids)
-    if members:
-        yield Group(prefix, tuple(members))
+def _resumed(work: Sequence[Work], shape: Shape) -> set[int]:
+    """The work that resumes at a layer: where its tokens run unsteered anyway, or where running them so pays by itself.
+
+    It pays when the layers that plans skip on some tokens add up to more than all layers on those tokens once.
+    """
+    alike: dict[tuple[int, ...], list[Work]] = {}
+    for one in work:
+        alike.setdefault(one.ids, []).append(one)
+    pays = set()
+    for ids, some in alike.items():
+        skipped = sum(one.first_layer * (len(ids) - one.first_row) for one in some)
+        extra = shape.layers * (len(ids) - max(one.first_row for one in some))  # 0 where the unsteered is wanted
+        if skipped > extra:
+            pays.add(ids)
+    return {index for index, one in enumerate(work) if one.first_layer > 0 and one.ids in pays}
 
 
-def _split(
-    groups: Iterator[Group], work: Sequence[Work], batch_tokens: int, max_readings: int, even: bool
-) -> Iterator[Group]:
-    """Breaks up groups that are too large for one batch; each part runs the prefix again."""
-    for group in groups:
-        part: list[int] = []
-        longest = readings = 0
-        for member in sorted(group.members, key=lambda i: (len(work[i].ids), i)):
-            longest, before = len(work[member].ids) - group.prefix, longest  # members come by length
-            readings += work[member].n_readings
-            full = group.prefix + longest * (len(part) + 1) > batch_tokens or readings > max_readings
-            if part and (full or (even and longest != before)):
-                yield Group(group.prefix, tuple(part))
-                part, readings = [], work[member].n_readings
-            part.append(member)
-        yield Group(group.prefix, tuple(part))
+def _trunk(one: Work, resumed: bool) -> tuple[int, ...]:
+    """The tokens that must run unsteered."""
+    return one.ids if resumed or not one.is_steered else one.ids[: one.first_row]
+
+
+def _tail_cost(one: Work, resumed: bool, shape: Shape) -> float:
+    """Tokens' worth of a row's pass."""
+    layers = shape.layers - (one.first_layer if resumed else 0)
+    return (len(one.ids) - one.first_row) * layers / shape.layers if one.is_steered else 0.0
 
 
 def _pack(
-    groups: Sequence[Group], work: Sequence[Work], batch_tokens: int, max_readings: int, even: bool
-) -> Iterator[Batch]:
-    batch: list[Group] = []
-    for group in groups:
-        wider = Batch((*batch, group))
-        full = wider.tokens(work) > batch_tokens or sum(work[i].n_readings for i in wider.members) > max_readings
-        if batch and (full or _apart(batch[0], group, work, even)):
-            yield Batch(tuple(batch))
-            batch = []
-        batch.append(group)
-    if batch:
-        yield Batch(tuple(batch))
+    sequences: Sequence[tuple[tuple[int, ...], int]],
+    shape: Shape,
+    batch_tokens: int,
+    costs: Sequence[float] | None = None,
+) -> list[Trunk]:
+    """Walks sorted sequences and lets each join the tree before it as long as that is cheaper than a tree apart."""
+    trees: list[Trunk] = []
+    members: list[int] = []
+    last: tuple[int, ...] = ()
+    tree, tails = Tree(), 0.0
+
+    def price(tokens: int) -> float:
+        return tokens * (1 + tokens * shape.attention)
+
+    for number, (sequence, member) in enumerate(sequences):
+        shared = common(last, sequence) if members else 0
+        wider = len(tree) + len(sequence) - shared
+        cost = costs[number] if costs else 0.0
+        cheaper = price(wider) - price(len(tree)) < price(len(sequence)) or wider == len(tree)
+        full = wider > max(batch_tokens, len(tree)) or (cost and tails + cost > _PASSES_A_UNIT * batch_tokens)
+        if members and not (shared and cheaper and not full):
+            trees.append(Trunk(tree, tuple(members)))
+            tree, members, tails = Tree(), [], 0.0
+        tree.add(sequence)
+        members.append(member)
+        last, tails = sequence, tails + cost
+    if members:
+        trees.append(Trunk(tree, tuple(members)))
+    return trees
 
 
-def _apart(first: Group, group: Group, work: Sequence[Work], even: bool) -> bool:
-    """Whether two groups may not meet in a batch."""
-    if even:
-        return first.prefix != group.prefix or _longest_tail(first, work) != _longest_tail(group, work)
-    return (first.prefix > 0) != (group.prefix > 0)
+def _fill(
+    trees: Sequence[Trunk], work: Sequence[Work], resumed: set[int], shape: Shape, batch_tokens: int
+) -> Iterator[list[Trunk]]:
+    """Trees of like size together, as many as a pass holds and as their rows fill a unit's passes."""
+    some: list[Trunk] = []
+    tails = 0.0
+    for tree in sorted(trees, key=lambda one: (len(one.tree), one.members)):
+        cost = sum(_tail_cost(work[member], member in resumed, shape) for member in tree.members)
+        full = len(tree.tree) * (len(some) + 1) > batch_tokens or tails + cost > _PASSES_A_UNIT * batch_tokens
+        if some and full:
+            yield some
+            some, tails = [], 0.0
+        some.append(tree)
+        tails += cost
+    if some:
+        yield some
 
 
-def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Length of the longest common prefix."""
-    differ = (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return next(differ, min(len(first), len(second)))
+def _rows(trunks: Sequence[Trunk], work: Sequence[Work], resumed: set[int]) -> list[Row]:
+    """The steered work of some trunks; under one plan, what goes on after all that the plan names is packed."""
+    alike: dict[tuple[int, int, Bound, tuple[int, ...]], list[int]] = {}
+    for number, trunk in enumerate(trunks):
+        for member in trunk.members:
+            if (one := work[member]).is_steered:
+                layer = one.first_layer if member in resumed else 0
+                shared = one.ids[: max(one.bound.cover, one.first_row)]
+                alike.setdefault((number, layer, one.bound, shared), []).append(member)
+    rows = []
+    for (number, layer, bound, _), members in alike.items():
+        start = work[members[0]].first_row
+        tree = Tree(work[member].ids[start:] for member in members)
+        rows.append(Row(tree, start, number, bound, layer, tuple(members)))
+    return rows
 
 
-def _longest_tail(group: Group, work: Sequence[Work]) -> int:
-    return max(len(work[member].ids) for member in group.members) - group.prefix
+def _without_trunk(apart: Iterable[int], work: Sequence[Work], shape: Shape, batch_tokens: int) -> Iterator[Unit]:
+    """Units of the work that a plan changes from its first token and layer on: only what one plan does is shared."""
+    by_bound: dict[tuple[Bound, tuple[int, ...]], list[int]] = {}
+    for index in apart:
+        one = work[index]
+        by_bound.setdefault((one.bound, one.ids[: one.bound.cover]), []).append(index)
+    rows = [
+        Row(tree.tree, 0, None, bound, 0, tree.members)
+        for (bound, _), members in by_bound.items()
+        for tree in _pack(sorted((work[i].ids, i) for i in members), shape, batch_tokens)
+    ]
+    passes = _passes(rows, shape, batch_tokens)
+    for start in range(0, len(passes), _PASSES_A_UNIT):
+        yield Unit((), passes[start : start + _PASSES_A_UNIT])
+
+
+def _passes(rows: Sequence[Row], shape: Shape, batch_tokens: int) -> tuple[Pass, ...]:
+    """Rows of like layer and length together."""
+    passes: list[Pass] = []
+    some: list[Row] = []
+    longest = needed = 0
+    for row in sorted(rows, key=lambda one: (one.layer, len(one.tree), one.start, one.members)):
+        wider = max(longest, len(row.tree))
+        fed = wider * (len(some) + 1)
+        used = needed + len(row.tree) * (shape.layers - row.layer)
+        if some:
+            wasted = fed * (shape.layers - some[0].layer) - used
+            if fed > batch_tokens or wasted > _PASS_OVERHEAD * batch_tokens * shape.layers:
+                passes.append(Pass(tuple(some), some[0].layer))
+                some, wider, used = [], len(row.tree), len(row.tree) * (shape.layers - row.layer)
+        some.append(row)
+        longest, needed = wider, used
+    if some:
+        passes.append(Pass(tuple(some), some[0].layer))
+    return tuple(passes)
+
+
+def _hash(*values: object) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,34 +70,41 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request made plain: the ids to feed, the rows to read, the edges that can matter; nothing is named any more.
+    """A request made plain: the ids to feed, the rows to read, what acts on them; nothing is named any more.
 
     Attributes:
         ids: tokens to feed, cut after the last row that is read.
         answers: as in the request.
         bound: what the plan does to the rows among `ids`; later rows cannot change what is read.
-        limit: tokens at the front that may come from a shared prefix: those before the first row that is read
-            and before the first row that the plan changes.
+        first_row: the first row that the plan can change; without a plan, the number of tokens.
+        first_layer: the first layer that the plan acts in; 0 without a plan.
     """
 
     ids: tuple[int, ...]
     answers: tuple[Answer, ...]
     bound: Bound
-    limit: int
+    first_row: int
+    first_layer: int
 
     @classmethod
     def of(cls, request: Request) -> Work:
         """Binds the plan to the prompt and cuts off what is not needed."""
-        rows = [reading.position for answer in request.answers for reading in answer]
-        length = max(rows) + 1
+        length = 1 + max(reading.position for answer in request.answers for reading in answer)
         bound = request.plan.on(request.prompt).before(length)
-        limit = min([min(rows), *bound.first_rows()])
-        return cls(request.prompt.ids[:length], request.answers, bound, limit)
+        ids = request.prompt.ids[:length]
+        return cls(ids, request.answers, bound, min(bound.first_rows(), default=length), bound.first_layer)
 
     @property
-    def n_readings(self) -> int:
-        """Rows of logits that it needs."""
-        return sum(map(len, self.answers))
+    def is_steered(self) -> bool:
+        """Whether anything acts on its rows."""
+        return bool(self.bound)
+
+    def readings(self, first: int, last: int) -> Iterator[tuple[int, Reading]]:
+        """The readings at rows `first` to before `last`, each with the number of its answer."""
+        for number, answer in enumerate(self.answers):
+            for reading in answer:
+                if first <= reading.position < last:
+                    yield number, reading
 
     def key(self, salt: str) -> str:
         """A hash of all that its scores depend on; `salt` stands for the model and how it runs."""

@@ -69,6 +69,28 @@ class Bound:
             else:
                 yield (self.length or 0) if change.where is Region.GENERATED else 0
 
+    @property
+    def first_layer(self) -> int:
+        """The first layer in which anything acts; 0 where nothing does."""
+        edges = (layer for cells in self.edges for layer, _ in cells.heads)
+        return min((*edges, *(change.what.layer for change in self.changes)), default=0)
+
+    def last_row(self, layer: int) -> int:
+        """The last row that the edges of a layer rewrite; -1 without any."""
+        rows = [cells.queries[-1] for cells in self.edges if any(at == layer for at, _ in cells.heads)]
+        return max(rows, default=-1)
+
+    @property
+    def cover(self) -> int:
+        """How many tokens at the front hold every position that is named, or that tells where a region ends."""
+        named = [cells.queries[-1] + 1 for cells in self.edges]
+        for change in self.changes:
+            if isinstance(change.where, tuple):
+                named.append(change.where[-1] + 1)
+            elif change.where is not Region.ALL:
+                named.append(self.length or 0)
+        return max(named, default=0)
+
     def before(self, row: int) -> Bound:
         """The same without what acts on `row` and later ones alone."""
         edges = tuple(
