@@ -70,9 +70,7 @@ def bind(
     if dry_run:
         _announce(study, engine)
         return
-    if explain:
-        remark(describe(engine.workload(study.requests()), engine.batch_tokens))
-    result = run_study(engine, study, source, out, model, options.arguments_of(context))
+    result = run_study(engine, study, source, out, model, options.arguments_of(context), explain=explain)
     if json_:
         print_json(as_json(result, out))
     else:
@@ -118,7 +116,14 @@ def set_up(
 
 
 def run_study(
-    engine: Engine, study: BindingStudy, source: Source, out: Path, model: str, arguments: dict[str, Any]
+    engine: Engine,
+    study: BindingStudy,
+    source: Source,
+    out: Path,
+    model: str,
+    arguments: dict[str, Any],
+    *,
+    explain: bool = False,
 ) -> BindingResult:
     """Runs a study in a run folder, or goes on with it."""
     from timonel.binding.words import conclusions
@@ -132,6 +137,8 @@ def run_study(
     }
     with open_run(out, "bind", arguments, identity) as run:
         engine.store = run.store
+        if explain:
+            remark(describe(engine.workload(study.requests()), engine.batch_tokens))
         result = study.run(engine)
         for name, table in result.tables.items():
             run.write_table(name, table)
