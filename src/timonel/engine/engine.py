@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from timonel.engine import budget
 from timonel.engine.forward import Scores, run_unit
 from timonel.engine.layout import Shape, Unit, lay_out
 from timonel.engine.request import Request, Work
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
 SCORING_VERSION = 2
 """Raised whenever a change to the code changes a score by more than rounding; old scores are then not reused."""
 
+_BATCH = "batch_tokens"
+_LOG = logging.getLogger("timonel")
+
 Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, the tokens done and the tokens in all."""
+"""Called with a stage's name, the work done and the work in all, in one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ class Engine:
             model: any supported causal language model.
             tokenizer: its tokenizer, for the fingerprint.
             store: where scores are kept; None keeps them in memory.
-            batch_tokens: tokens a batch may feed, padding included; None takes 2,048 on a CPU and 16,384 elsewhere.
+            batch_tokens: tokens a forward pass may feed, padding included; None takes what keeps the processor busy
+                and fits the memory that is free (at most 2,048 on a CPU and 16,384 elsewhere).
             progress: told how far a call has come.
         """
         if batch_tokens is not None and batch_tokens < 1:
@@ -76,7 +82,8 @@ class Engine:
         self.store = Store() if store is None else store  # an empty store is falsy
         self.progress = progress
         self.device = model.get_input_embeddings().weight.device
-        self.batch_tokens = batch_tokens or (2048 if self.device.type == "cpu" else 16384)
+        self._sized = batch_tokens is None
+        self.batch_tokens = batch_tokens or budget.batch_tokens(model, self.geometry)
         self.look()
 
     def look(self) -> None:
@@ -116,7 +123,25 @@ class Engine:
         return [found[index] for index in range(len(requests))]
 
     def stream(self, requests: Sequence[Request], *, stage: str = "score") -> Iterator[tuple[int, tuple[float, ...]]]:
-        """The same as they come: the number of a request, and its scores; what the store holds comes first."""
+        """The same as they come: the number of a request, and its scores; what the store holds comes first.
+
+        Where memory runs out, the rest goes on in smaller batches. In half precision, where scores depend on their
+        batch mates, all requests then come again: the later scores are those that belong together.
+        """
+        handed: set[int] = set()
+        while True:
+            try:
+                for number, scores in self._attempt(requests, stage):
+                    if number not in handed or self.half:
+                        handed.add(number)
+                        yield number, scores
+                return
+            except Exception as error:
+                if not budget.is_out_of_memory(error):
+                    raise
+                self._shrink(error)
+
+    def _attempt(self, requests: Sequence[Request], stage: str) -> Iterator[tuple[int, tuple[float, ...]]]:
         queue = self._queue(requests)
         asked: dict[int, list[int]] = {}
         for number, index in enumerate(queue.place):
@@ -126,6 +151,20 @@ class Engine:
                 yield from ((number, queue.known[key]) for number in asked[index])
         for index, one in self._compute(queue, stage):
             yield from ((number, one) for number in asked[index])
+
+    def _shrink(self, error: Exception) -> None:
+        """Halves the budget, or gives up where it is at its smallest."""
+        if self.batch_tokens <= budget.SMALLEST:
+            raise InputError(
+                f"Memory ran out with batches of {self.batch_tokens} tokens ({str(error) or type(error).__name__}); take a "
+                "smaller dtype or a device with more memory."
+            ) from error
+        self.batch_tokens = max(budget.SMALLEST, self.batch_tokens // 2)
+        if self.half:
+            self.store.setting(_BATCH, self.batch_tokens, replace=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        _LOG.warning("Memory ran out; going on with batches of at most %s tokens.", self.batch_tokens)
 
     def _compute(self, queue: _Queue, stage: str) -> Iterator[tuple[int, tuple[float, ...]]]:
         """Runs what is missing, unit by unit; each forward pass's scores are kept before they are handed out."""
@@ -175,6 +214,10 @@ class Engine:
     def _queue(self, requests: Sequence[Request]) -> _Queue:
         """Lays the requests out on the model as it is now, and looks up what is known of them."""
         self.look()
+        if (
+            self.half and self._sized
+        ):  # a resumed run must lay out as the first one did, however much memory is free now
+            self.batch_tokens = self.store.setting(_BATCH, self.batch_tokens)
         work, place = self._distinct(requests)
         units = lay_out(work, Shape.of(self.geometry), batch_tokens=self.batch_tokens)
         keys = self._keys(work, units)

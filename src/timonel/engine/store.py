@@ -81,6 +81,12 @@ class Store:
         row = (key, struct.pack(f"<{len(values)}d", *values))
         self._write([("insert or replace into scores values (?, ?)", [row])])
 
+    def setting(self, name: str, value: int, *, replace: bool = False) -> int:
+        """A number that a resumed run must use again: the one kept, or this one, which is kept from now on."""
+        conflict = "replace" if replace else "ignore"
+        self._write([(f"insert or {conflict} into counters values (?, ?)", [(name, value)])])
+        return int(self._db.execute("select value from counters where name = ?", (name,)).fetchone()[0])
+
     @property
     def forwards(self) -> int:
         """Batches begun in this store's life."""
