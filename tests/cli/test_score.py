@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
+from timonel.engine import score
 from timonel.models import load
-from timonel.prompts import letter_tokens
+from timonel.prompts import Prompt, letter_tokens
+from timonel.steer import EdgeScale, Plan, span
 
 Timonel = Callable[..., Any]
 LINES = [
@@ -72,3 +74,36 @@ def test_texts_are_shown_as_they_are(timonel: Timonel, tiny_model: Path, tmp_pat
     assert said.code == 0
     for answer in answers:
         assert answer in said.out
+
+
+def test_a_plan_beside_the_model(timonel: Timonel, chat_model: Path, prompts: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    model, tokenizer = load(chat_model)
+    plan = Plan((EdgeScale(layer=1, head=2, queries=span("person"), keys=span("item"), alpha=0.0),))
+    plan.save(file, model=model, tokenizer=tokenizer)
+    marked = tmp_path / "marked.jsonl"
+    text = "[[item:a kimono]] fits [[person:the French man]]"
+    marked.write_text(json.dumps({"prompt": text, "answers": [" is good"]}))
+    said = timonel("score", chat_model, marked, "--plan", file, "--json", "--explain")
+    assert said.code == 0
+    assert "one prompt at a time" in said.err
+    (row,) = said.json
+    assert row["change"] == pytest.approx(row["log_p_steered"] - row["log_p"])
+    prompt = Prompt.parse(tokenizer, text)
+    by_hand = score(model, tokenizer, [prompt], plans=[Plan(), plan], answers=[" is good"])["log_p"]
+    assert [row["log_p"], row["log_p_steered"]] == pytest.approx(list(by_hand), abs=1e-6)
+    assert abs(row["change"]) > 1e-5
+    assert timonel("score", chat_model, prompts, "--entry", "ur").code == 2
+
+
+def test_ray_alone_starts_a_cluster_here(timonel: Timonel, chat_model: Path, prompts: Path) -> None:
+    ray = pytest.importorskip("ray")
+    plain = timonel("score", chat_model, prompts, "--json").json
+    spread = timonel("score", chat_model, prompts, "--json", "--ray", "--workers", 1)
+    ray.shutdown()
+    assert spread.code == 0
+    assert [one["log_p"] for one in spread.json] == pytest.approx([one["log_p"] for one in plain], abs=1e-5)
+    assert timonel("score", chat_model, prompts, "--workers", 2).code == 2
+    missing = timonel("score", chat_model, prompts, "--ray", "10.255.255.1:1", "--workers", 1)
+    assert missing.code == 2
+    assert "No Ray cluster answers" in missing.err

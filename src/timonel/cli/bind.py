@@ -14,7 +14,7 @@ from timonel.cli.engine_plan import describe
 if TYPE_CHECKING:
     from timonel.binding import BindingResult, BindingStudy
     from timonel.binding.sources import Source
-    from timonel.engine import Engine
+    from timonel.engine import Engine, RayWorkers
 
 
 def bind(
@@ -44,6 +44,8 @@ def bind(
     device: options.Device = "cpu",
     dtype: options.Dtype = "float32",
     batch_tokens: options.BatchTokens = None,
+    ray: options.Ray = None,
+    workers: options.Workers = None,
     limit: options.Limit = None,
     json_: options.Json = False,
     dry_run: Annotated[bool, typer.Option(help="Print the work and the time it will take; do nothing.")] = False,
@@ -64,6 +66,7 @@ def bind(
     source, engine, study = set_up(
         model, data=data, lang=lang, pairs=_smaller(pairs, limit), heads=heads, form=form, wrap=wrap, rows=rows,
         stages=stages, seed=seed, device=device, dtype=dtype, batch_tokens=batch_tokens, quiet=json_,
+        workers=options.ray_workers(model, dtype, device, ray, workers),
     )  # fmt: skip
     if source.remark:
         complain(f"Note: {source.remark}.")
@@ -93,6 +96,7 @@ def set_up(
     dtype: str,
     batch_tokens: int | None,
     quiet: bool,
+    workers: RayWorkers | None = None,
 ) -> tuple[Source, Engine, BindingStudy]:
     """Everything that a study needs, checked: data, then model, then what depends on both."""
     from timonel.binding import BindingStudy
@@ -107,7 +111,7 @@ def set_up(
     parsed = parse_heads(heads) if heads else None
     quiet_libraries()
     loaded, tokenizer = load(model, dtype, device)
-    engine = Engine(loaded, tokenizer, batch_tokens=batch_tokens, progress=Meter(quiet=quiet))
+    engine = Engine(loaded, tokenizer, batch_tokens=batch_tokens, progress=Meter(quiet=quiet), workers=workers)
     planned = BindingStudy.plan(
         loaded, tokenizer, engine, chosen, form=form, wrap=wrap or kind_of(model), rows=rows, heads=parsed,
         stages=stages.split(","), seed=seed,

@@ -9,6 +9,7 @@ import typer
 from timonel._version import __version__
 from timonel.cli import bind, cut, demo, doctor, models, runs, score, steer
 from timonel.cli.console import complain
+from timonel.cli.options import alone_means_local
 from timonel.errors import TimonelError
 
 # What a mistyped option raises; typer brings its own copy of click in some versions, and names only this child of it.
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> int:
         0 if it went well, 2 for bad input, 130 after Ctrl-C; other errors are faults of ours and are raised.
     """
     try:
-        result = app(arguments, standalone_mode=False, prog_name="timonel")
+        result = app(alone_means_local(arguments), standalone_mode=False, prog_name="timonel")
     except TimonelError as error:
         complain(str(error))
         return 2

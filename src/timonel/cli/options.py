@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timonel.errors import InputError
+
+if TYPE_CHECKING:
+    from timonel.engine import RayWorkers
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -68,6 +71,15 @@ Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.
 BatchTokens = Annotated[
     int | None, typer.Option(help="Tokens a batch may feed.", show_default="2048 on a CPU, 16384 elsewhere")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Spread the work over a Ray cluster; alone it starts one on this machine.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Ray workers.", show_default="one a GPU, or one a CPU thread")]
 Seed = Annotated[int, typer.Option(min=0, help="Of sampling and resampling.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Work on this many at most.", show_default="all")]
 Explain = Annotated[
@@ -83,3 +95,23 @@ def arguments_of(context: typer.Context) -> dict[str, Any]:
         for name, value in context.params.items()
         if name not in ("config", "json_", "dry_run", "explain")
     }
+
+
+def alone_means_local(arguments: list[str]) -> list[str]:
+    """`--ray` without an address, as `--ray=local`: an option whose value may be left out is no notion of typer's."""
+    following = [*arguments[1:], "--"]
+    return [
+        "--ray=local" if one == "--ray" and after.startswith("-") else one
+        for one, after in zip(arguments, following, strict=True)
+    ]
+
+
+def ray_workers(model: str, dtype: str, device: str, ray: str | None, workers: int | None) -> RayWorkers | None:
+    """The workers that --ray asks for."""
+    if ray is None:
+        if workers is not None:
+            raise InputError("--workers is how many Ray workers to start, but --ray is missing; add it.")
+        return None
+    from timonel.engine import RayWorkers
+
+    return RayWorkers(model, dtype, device, address=ray, workers=workers)

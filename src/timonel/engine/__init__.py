@@ -1,10 +1,11 @@
 """Running prompts under conditions: batches, shared prefixes, and a store that survives being killed."""
 
 from timonel.engine.engine import SCORING_VERSION, Engine, Progress
-from timonel.engine.face import score
+from timonel.engine.face import score, score_requests, table_of
 from timonel.engine.folder import RunFolder, is_running, open_run, read_record
 from timonel.engine.request import Answer, Reading, Request, choice, continuation
 from timonel.engine.store import Store
+from timonel.engine.workers import RayWorkers
 from timonel.engine.workload import Workload
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Answer",
     "Engine",
     "Progress",
+    "RayWorkers",
     "Reading",
     "Request",
     "RunFolder",
@@ -23,4 +25,6 @@ __all__ = [
     "open_run",
     "read_record",
     "score",
+    "score_requests",
+    "table_of",
 ]

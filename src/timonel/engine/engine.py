@@ -17,6 +17,7 @@ from timonel.engine.forward import Scores, run_unit
 from timonel.engine.layout import Shape, Unit, lay_out
 from timonel.engine.request import Request, Work
 from timonel.engine.store import Store
+from timonel.engine.workers import RayWorkers
 from timonel.engine.workload import Workload
 from timonel.errors import InputError
 from timonel.models.fingerprint import fingerprint
@@ -63,6 +64,7 @@ class Engine:
         store: Store | None = None,
         batch_tokens: int | None = None,
         progress: Progress | None = None,
+        workers: RayWorkers | None = None,
     ) -> None:
         """Prepares an engine; the model is neither moved nor changed.
 
@@ -73,6 +75,7 @@ class Engine:
             batch_tokens: tokens a forward pass may feed, padding included; None takes what keeps the processor busy
                 and fits the memory that is free (at most 2,048 on a CPU and 16,384 elsewhere).
             progress: told how far a call has come.
+            workers: actors that score instead of this process, each with the same model; captures stay here.
         """
         if batch_tokens is not None and batch_tokens < 1:
             raise InputError(f"--batch-tokens is {batch_tokens}, but a batch needs at least one token; try 2048.")
@@ -81,6 +84,7 @@ class Engine:
         self._tokenizer = tokenizer
         self.store = Store() if store is None else store  # an empty store is falsy
         self.progress = progress
+        self.workers = workers
         self.device = model.get_input_embeddings().weight.device
         self._sized = batch_tokens is None
         self.batch_tokens = batch_tokens or budget.batch_tokens(model, self.geometry)
@@ -156,8 +160,8 @@ class Engine:
         """Halves the budget, or gives up where it is at its smallest."""
         if self.batch_tokens <= budget.SMALLEST:
             raise InputError(
-                f"Memory ran out with batches of {self.batch_tokens} tokens ({str(error) or type(error).__name__}); take a "
-                "smaller dtype or a device with more memory."
+                f"Memory ran out with batches of {self.batch_tokens} tokens ({str(error) or type(error).__name__}); "
+                "take a smaller dtype or a device with more memory."
             ) from error
         self.batch_tokens = max(budget.SMALLEST, self.batch_tokens // 2)
         if self.half:
@@ -170,16 +174,31 @@ class Engine:
         """Runs what is missing, unit by unit; each forward pass's scores are kept before they are handed out."""
         missing = queue.missing
         todo = [unit.only(missing) for unit in queue.units if not missing.isdisjoint(unit.members)]
-        layers = self.geometry.n_layers
-        total, done = sum(unit.cost(layers) for unit in todo), 0
+        total, done = sum(unit.cost(self.geometry.n_layers) for unit in todo), 0
         if todo and self.progress:
             self.progress(stage, 0, total)
-        for unit in todo:
-            for cost, scores in self._run(unit, queue, missing):
-                yield from scores.items()
-                done += cost
-                if self.progress:
-                    self.progress(stage, done, total)
+        for cost, scores in self._spread(todo, queue, missing) if self.workers else self._here(todo, queue, missing):
+            yield from scores.items()
+            done += cost
+            if self.progress:
+                self.progress(stage, done, total)
+
+    def _here(self, units: Sequence[Unit], queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
+        """Units one after the other on this model; one step is a forward pass."""
+        for unit in units:
+            yield from self._run(unit, queue, missing)
+
+    def _spread(self, units: Sequence[Unit], queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
+        """Units over the workers; one step is a unit."""
+        if not units or self.workers is None:
+            return
+        self.workers.start(self.salt)
+        for unit, found in self.workers.run(units, queue.work):
+            costs = unit.costs(self.geometry.n_layers)
+            self.store.begin(len(costs))
+            scores = {index: one for index, one in found.items() if index in missing}
+            self.store.put({queue.keys[index]: one for index, one in scores.items()})
+            yield sum(costs), scores
 
     def _run(self, unit: Unit, queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
         """Computes one unit, and keeps what each of its forward passes gives."""

@@ -55,6 +55,19 @@ def score(
         raise InputError(
             "The engine is for another model object than the one given; make it with Engine(model, tokenizer)."
         )
+    rows, requests = score_requests(tokenizer, prompts, plans, answers=answers)
+    engine = engine or Engine(model, tokenizer)
+    return table_of(rows, engine.score(requests))
+
+
+def score_requests(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Prompt | Sequence[Prompt],
+    plans: Plan | Sequence[Plan] | Mapping[str, Plan],
+    *,
+    answers: Sequence[str] | Sequence[Sequence[str]] | None = None,
+) -> tuple[pd.DataFrame, list[Request]]:
+    """What `score` asks of the engine, and the rows of its table that wait for the scores; arguments as there."""
     if isinstance(answers, str):
         raise InputError(f"answers is the text {answers!r}, but a list is needed; write [{answers!r}].")
     prompts = [prompts] if isinstance(prompts, Prompt) else prompts
@@ -76,10 +89,12 @@ def score(
                 rows.append({"prompt": number, "plan": name, "answer": text})
     if not requests:
         raise InputError("There is nothing to score: no prompts, no plans or no answers were given; give one of each.")
-    engine = engine or Engine(model, tokenizer)
-    table = pd.DataFrame(rows)
-    table["log_p"] = [value for found in engine.score(requests) for value in found]
-    return table
+    return pd.DataFrame(rows), requests
+
+
+def table_of(rows: pd.DataFrame, scores: Sequence[tuple[float, ...]]) -> pd.DataFrame:
+    """The rows of `score_requests` with their scores."""
+    return rows.assign(log_p=[value for found in scores for value in found])
 
 
 def _answers_by_prompt(answers: Sequence[str] | Sequence[Sequence[str]] | None, prompts: int) -> list[list[str]]:

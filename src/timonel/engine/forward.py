@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # Rows of logits that are held at once: a quarter of a GiB in float32.
 _LOGITS = 1 << 26
+
+Numbered = Sequence[Work] | Mapping[int, Work]
+"""Work by its number."""
 
 Scores = dict[int, tuple[float, ...]]
 """Work, by its number, and the log-probability of each of its answers."""
@@ -79,7 +82,7 @@ def _log_probabilities(logits: Tensor, asked: Sequence[tuple[int, tuple[int, ...
     return result
 
 
-def run_unit(model: PreTrainedModel, geometry: Geometry, unit: Unit, work: Sequence[Work]) -> Iterator[Scores]:
+def run_unit(model: PreTrainedModel, geometry: Geometry, unit: Unit, work: Numbered) -> Iterator[Scores]:
     """Scores a unit, a forward pass at a step.
 
     Args:
@@ -104,7 +107,7 @@ def run_unit(model: PreTrainedModel, geometry: Geometry, unit: Unit, work: Seque
 class _UnitRun:
     """A unit under way: what its trunks left, and the readings that they answered already."""
 
-    def __init__(self, model: PreTrainedModel, geometry: Geometry, unit: Unit, work: Sequence[Work]) -> None:
+    def __init__(self, model: PreTrainedModel, geometry: Geometry, unit: Unit, work: Numbered) -> None:
         self.model, self.geometry, self.unit, self.work = model, geometry, unit, work
         self.state: State | None = None
         self.early: dict[tuple[int, int], float] = {}

@@ -67,9 +67,9 @@ class Store:
                 found[key] = struct.unpack(f"<{len(blob) // 8}d", blob)
         return found
 
-    def begin(self) -> None:
-        """Counts a batch that is about to be computed."""
-        self._write([("update counters set value = value + 1 where name = 'forwards'", [()])])
+    def begin(self, batches: int = 1) -> None:
+        """Counts batches that are about to be computed (or, by a worker elsewhere, were)."""
+        self._write([("update counters set value = value + ? where name = 'forwards'", [(batches,)])])
 
     def put(self, scores: Mapping[str, Sequence[float]]) -> None:
         """Keeps the scores of one batch, all or none; what is there already stays, to the last bit."""
