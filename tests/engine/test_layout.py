@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timonel.engine.layout import Shape, Unit, lay_out
+from timonel.engine.layout import lay_out
 from timonel.engine.request import Reading, Request, Work
+from timonel.engine.unit import Shape, Unit
 from timonel.prompts import Prompt
 from timonel.steer import ChannelScale, EdgeScale, Plan, Region, ResidualAdd, span
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +12,14 @@ import torch
 
 from timonel.engine import budget
 from timonel.engine.forward import Scores, run_unit
-from timonel.engine.layout import Shape, Unit, lay_out
+from timonel.engine.identity import Identity
+from timonel.engine.layout import lay_out
 from timonel.engine.request import Request, Work
 from timonel.engine.store import Store
+from timonel.engine.unit import Shape, Unit
 from timonel.engine.workers import RayWorkers
 from timonel.engine.workload import Workload
 from timonel.errors import InputError
-from timonel.models.fingerprint import fingerprint
 from timonel.models.geometry import Geometry
 from timonel.steer.attach import is_steered
 
@@ -91,11 +90,7 @@ class Engine:
         self.look()
 
     def look(self) -> None:
-        """Takes down what scores depend on beside the prompts; at every call, since the model is the user's.
-
-        The fingerprint knows no config, but a window, a soft cap or a rotary base changes scores, so the config is
-        hashed beside it.
-        """
+        """Takes down what scores depend on beside the prompts; at every call, since the model is the user's."""
         model = self.model
         if model.training:
             raise InputError(
@@ -106,12 +101,8 @@ class Engine:
                 "A plan is attached to this model, and scores would be kept as the plain model's; score outside of the "
                 "with block, and hand the plan to the request."
             )
-        dtypes = {parameter.dtype for parameter in model.parameters()}
-        implementation = getattr(model.config, "_attn_implementation", None)
-        self.fingerprint = fingerprint(model, self._tokenizer)
-        self.half = bool(dtypes & {torch.float16, torch.bfloat16})
-        names = sorted(str(dtype) for dtype in dtypes)
-        self.salt = f"{SCORING_VERSION}|{self.fingerprint}|{_config_hash(model)}|{names}|{implementation}"
+        identity = Identity.of(model, self._tokenizer)
+        self.fingerprint, self.salt, self.half = identity.fingerprint, identity.salt(SCORING_VERSION), identity.half
 
     def score(self, requests: Sequence[Request], *, stage: str = "score") -> list[tuple[float, ...]]:
         """Log-probabilities of the answers of each request, in order; equal requests are computed once.
@@ -266,13 +257,3 @@ class Engine:
             for member, mates in (pair for unit in units for pair in unit.mates(work)):
                 salts[member] = f"{self.salt}|{mates}"
         return [one.key(salt) for one, salt in zip(work, salts, strict=True)]
-
-
-# What a config says of where a checkpoint came from, or how it is held: none of it changes a score.
-_NOT_COMPUTED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
-
-
-def _config_hash(model: PreTrainedModel) -> str:
-    """A hash of all in the config that may change what the model computes."""
-    config = {name: value for name, value in model.config.to_dict().items() if name not in _NOT_COMPUTED}
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()

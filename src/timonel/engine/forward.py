@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from timonel.engine.layout import Pass, Row, Unit
+from timonel.engine.kept import Resume, State
 from timonel.engine.request import Work
-from timonel.engine.stack import Resume, State, run_rows, run_trunks
+from timonel.engine.stack import run_rows, run_trunks
+from timonel.engine.unit import Pass, Row, Unit
 from timonel.errors import UnsupportedModel
 from timonel.models.geometry import Geometry
 from timonel.steer.attach import attach_bound

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from timonel.engine.forward import Scores, run_unit
-from timonel.engine.layout import Unit
 from timonel.engine.request import Work
+from timonel.engine.unit import Unit
 from timonel.errors import InputError, TimonelError
 
 _LOG = logging.getLogger("timonel")

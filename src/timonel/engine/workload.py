@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from timonel.engine.layout import Shape, Unit
 from timonel.engine.request import Request, Work
+from timonel.engine.unit import Shape, Unit
 
 
 @dataclass(frozen=True, slots=True)
