@@ -3,21 +3,24 @@
 Each touched attention module is lent a shallow copy of its config that names our function; the model's own config
 object, which other models may share, is never written to, and masks go on being made for the model's own function.
 So untouched layers run exactly the code that they ran before, and touched ones run it first and are corrected after.
+A tap looks on at the same place, after the edges: what it sees is what the layer read and what it now hands on.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from timonel.errors import InputError, UnsupportedModel
-from timonel.steer._edges import edge_rows
+from timonel.steer._edges import Rows, edge_rows
 from timonel.steer._place import Place
 from timonel.steer._tables import EdgeTable
 
@@ -51,6 +54,31 @@ class LayerEdges:
     track: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """What one layer's attention read and wrote in one pass without a cache, as a tap sees it.
+
+    Attributes:
+        query, key, value: as the layer handed them to its attention function, rotated and normed.
+        mask, scaling, softcap: likewise; the mask is None (causal), boolean (True attends) or added.
+        output: the heads' outputs that go on to `o_proj`, after the edges.
+        rewritten: the rows that edges rewrote, in order; a later one holds where two name the same cell.
+    """
+
+    query: Float[Tensor, "b h q d"]
+    key: Float[Tensor, "b g k d"]
+    value: Float[Tensor, "b g k d"]
+    mask: Tensor | None
+    scaling: float
+    softcap: float | None
+    output: Float[Tensor, "b q h d"]
+    rewritten: tuple[Rows, ...]
+
+
+Tap = Callable[[Attended], Tensor | None]
+"""Looks at a layer's attention; may hand back a tensor that takes the place of its output."""
+
+
 @dataclass(eq=False)
 class _Slot:
     """What a touched module had, and who touches it now."""
@@ -59,6 +87,7 @@ class _Slot:
     function: Callable[..., tuple[Tensor, Tensor | None]]
     registry: MutableMapping[str, Any]
     edges: list[LayerEdges] = field(default_factory=list)
+    taps: list[Tap] = field(default_factory=list)
 
 
 _SLOTS: WeakKeyDictionary[nn.Module, _Slot] = WeakKeyDictionary()
@@ -84,11 +113,29 @@ def remove_edges(module: nn.Module, edges: LayerEdges) -> None:
     if slot is None or edges not in slot.edges:
         return
     slot.edges.remove(edges)
-    if not slot.edges:
-        module.config = slot.config
-        del _SLOTS[module]
-        if not any(other.registry is slot.registry for other in _SLOTS.values()):
-            del slot.registry[_NAME]
+    _close_if_idle(module, slot)
+
+
+@contextmanager
+def tapped(module: nn.Module, tap: Tap) -> Iterator[None]:
+    """Inside, `tap` looks at every pass through this attention module, after the edges that act on it."""
+    slot = _SLOTS.get(module) or _open_slot(module)
+    slot.taps.append(tap)
+    try:
+        yield
+    finally:
+        slot.taps.remove(tap)
+        _close_if_idle(module, slot)
+
+
+def _close_if_idle(module: nn.Module, slot: _Slot) -> None:
+    """Gives a module its config back, and the registry its state, once nobody touches it any more."""
+    if slot.edges or slot.taps:
+        return
+    module.config = slot.config
+    del _SLOTS[module]
+    if not any(other.registry is slot.registry for other in _SLOTS.values()):
+        del slot.registry[_NAME]
 
 
 def _open_slot(module: nn.Module) -> _Slot:
@@ -127,7 +174,7 @@ def _attention(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The model's own attention, then the edges. q: [b, h, q, d]; k, v: [b, g, k, d]; result: [b, q, h, d]."""
+    """The model's own attention, then edges, then taps. q: [b, h, q, d]; k, v: [b, g, k, d]; result: [b, q, h, d]."""
     slot = _SLOTS.get(module)
     if slot is None:
         raise UnsupportedModel("A model was copied while a plan was attached to it; copy it outside of the with block.")
@@ -147,10 +194,11 @@ def _attention(
         )
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    softcap = kwargs.get("softcap")
+    rewritten = []
     for edges in slot.edges:
         if edges.place is None:
             continue  # the module was called outside the decoder that the plan is attached to
-        softcap = kwargs.get("softcap")
         rows = edge_rows(
             edges.table, edges.place, query, key, value, attention_mask, scaling, softcap, track=edges.track
         )
@@ -164,4 +212,8 @@ def _attention(
         output = output.index_put(where, new)
         if weights is not None:
             weights = weights.index_put((rows.batch, rows.head, rows.query), rows.weights.to(weights.dtype))
+        rewritten.append(rows)
+    for tap in slot.taps:
+        seen = Attended(query, key, value, attention_mask, scaling, softcap, output, tuple(rewritten))
+        output = output if (given := tap(seen)) is None else given
     return output, weights
