@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from timonel._version import __version__
 
 if TYPE_CHECKING:
-    from timonel import binding
+    from timonel import binding, evaluate
     from timonel.engine import Engine, score
     from timonel.errors import InputError, StoreError, TimonelError, UnsupportedModel
     from timonel.models import Geometry, fingerprint, load
@@ -53,6 +53,7 @@ __all__ = [
     "__version__",
     "attach",
     "binding",
+    "evaluate",
     "fingerprint",
     "load",
     "score",
@@ -88,8 +89,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "binding":
-        return import_module("timonel.binding")
+    if name in ("binding", "evaluate"):
+        return import_module(f"timonel.{name}")
     if name in _HOMES:
         return getattr(import_module(f"timonel.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'timonel' has no attribute {name!r}")

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from timonel._version import __version__
-from timonel.cli import bind, cut, demo, doctor, models, runs, score, steer
+from timonel.cli import bind, cut, demo, doctor, evaluate, models, runs, score, steer
 from timonel.cli.console import complain
 from timonel.cli.options import alone_means_local
 from timonel.errors import TimonelError
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("bind")(bind.bind)
+app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("cut")(cut.cut)
 app.command("steer")(steer.steer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,10 +100,9 @@ def arguments_of(context: typer.Context) -> dict[str, Any]:
 
 def alone_means_local(arguments: list[str]) -> list[str]:
     """`--ray` without an address, as `--ray=local`: an option whose value may be left out is no notion of typer's."""
-    following = [*arguments[1:], "--"]
     return [
         "--ray=local" if one == "--ray" and after.startswith("-") else one
-        for one, after in zip(arguments, following, strict=True)
+        for one, after in pairwise([*arguments, "--"])
     ]
 
 

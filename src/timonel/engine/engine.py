@@ -103,6 +103,9 @@ class Engine:
             )
         identity = Identity.of(model, self._tokenizer)
         self.fingerprint, self.salt, self.half = identity.fingerprint, identity.salt(SCORING_VERSION), identity.half
+        if self.half and self._sized:
+            # A resumed run lays out as the first one did, however much memory is free now.
+            self.batch_tokens = self.store.setting(_BATCH, self.batch_tokens)
 
     def score(self, requests: Sequence[Request], *, stage: str = "score") -> list[tuple[float, ...]]:
         """Log-probabilities of the answers of each request, in order; equal requests are computed once.
@@ -224,10 +227,6 @@ class Engine:
     def _queue(self, requests: Sequence[Request]) -> _Queue:
         """Lays the requests out on the model as it is now, and looks up what is known of them."""
         self.look()
-        if (
-            self.half and self._sized
-        ):  # a resumed run must lay out as the first one did, however much memory is free now
-            self.batch_tokens = self.store.setting(_BATCH, self.batch_tokens)
         work, place = self._distinct(requests)
         units = lay_out(work, Shape.of(self.geometry), batch_tokens=self.batch_tokens)
         keys = self._keys(work, units)

@@ -49,11 +49,11 @@ class EdgeTable:
         }
 
     def to(self, device: torch.device) -> EdgeTable:
-        """The same table on another device."""
+        """The same table on another device; MPS holds no float64."""
         return EdgeTable(
             self.prompt.to(device),
             self.kv_head.to(device),
-            self.alpha.to(device),
+            self.alpha.to(device, torch.float32 if device.type == "mps" else torch.float64),
             self.head.to(device),
             self.queries.to(device),
             self.keys.to(device),
