@@ -29,6 +29,7 @@ class Mutant:
 
 
 EDGES, ROWS = "tests/steer/test_edges.py", "tests/steer/test_edge_rows.py"
+SCORES = "tests/engine/test_scores.py"
 MUTANTS = (
     Mutant(
         "mask before the soft cap",
@@ -116,6 +117,41 @@ MUTANTS = (
         "tests/steer/test_generate.py",
     ),
     Mutant(
+        "a plan resumed one layer late",
+        "engine/layout.py",
+        "layer = one.first_layer if member in resumed else 0",
+        "layer = one.first_layer + 1 if member in resumed else 0",
+        SCORES,
+    ),
+    Mutant(
+        "a window one token too wide in a packed pass",
+        "engine/masks.py",
+        "positions[:, :, None] - keys[:, None] < window",
+        "positions[:, :, None] - keys[:, None] <= window",
+        SCORES,
+    ),
+    Mutant(
+        "rows that a plan leaves alone taken from the layer before",
+        "engine/shortcuts.py",
+        "kept(resume.layer + 1)[:, touched:]",
+        "kept(resume.layer)[:, touched:]",
+        SCORES,
+    ),
+    Mutant(
+        "siblings of a tree see each other",
+        "engine/tree.py",
+        "seen = np.eye(len(self), dtype=bool)",
+        "seen = np.tri(len(self), dtype=bool)",
+        SCORES,
+    ),
+    Mutant(
+        "readings before a plan's first row forgotten",
+        "engine/forward.py",
+        "self.early.get((member, answer), 0.0) +",
+        "0.0 * self.early.get((member, answer), 0.0) +",
+        "tests/engine/test_reuse.py",
+    ),
+    Mutant(
         "a head's channels from hidden / heads",
         "steer/interventions.py",
         "factors[head * place.head_dim : (head + 1) * place.head_dim] = alpha",
@@ -125,9 +161,9 @@ MUTANTS = (
     Mutant(
         "a prefix shared beyond the first row that a plan changes",
         "engine/request.py",
-        "limit = min([min(rows), *bound.first_rows()])",
-        "limit = min(rows)",
-        "tests/engine/test_scores.py",
+        "min(bound.first_rows(), default=length)",
+        "min(min(bound.first_rows(), default=length) + 1, length - 1)",
+        SCORES,
     ),
 )
 

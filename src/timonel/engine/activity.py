@@ -231,6 +231,6 @@ def _three_sums(samples: Iterator[Float[Tensor, "m n"]]) -> Float[Tensor, "3 n"]
     """Count above 0, sum and sum of squares, in float64."""
     sums = []
     for part in samples:
-        wide = part.double()
+        wide = (part.cpu() if part.device.type == "mps" else part).double()  # MPS holds no float64
         sums.append(torch.stack([(part > 0).sum(dim=0), wide.sum(dim=0), (wide * wide).sum(dim=0)]))
     return torch.stack(sums).sum(dim=0)
