@@ -87,6 +87,8 @@ class Engine:
         self.device = model.get_input_embeddings().weight.device
         self._sized = batch_tokens is None
         self.batch_tokens = batch_tokens or budget.batch_tokens(model, self.geometry)
+        # A GPU's pass takes tens of milliseconds to start, in which it could run a thousand tokens.
+        self._shape = Shape.of(self.geometry, overhead=32 if self.device.type == "cpu" else 1024)
         self.look()
 
     def look(self) -> None:
@@ -207,7 +209,7 @@ class Engine:
     def workload(self, requests: Sequence[Request]) -> Workload:
         """What these requests would cost now; computes nothing."""
         queue = self._queue(requests)
-        return Workload.of(requests, queue.work, queue.units, queue.missing, Shape.of(self.geometry))
+        return Workload.of(requests, queue.work, queue.units, queue.missing, self._shape)
 
     def rate(self, requests: Sequence[Request], *, seconds: float = 10.0) -> float:
         """Tokens a second through all layers on a trial of these requests; keeps the scores that it computes."""
@@ -228,7 +230,7 @@ class Engine:
         """Lays the requests out on the model as it is now, and looks up what is known of them."""
         self.look()
         work, place = self._distinct(requests)
-        units = lay_out(work, Shape.of(self.geometry), batch_tokens=self.batch_tokens)
+        units = lay_out(work, self._shape, batch_tokens=self.batch_tokens)
         keys = self._keys(work, units)
         return _Queue(work, place, units, keys, self.store.get(keys))
 

@@ -24,9 +24,6 @@ from timonel.steer.bound import Bound
 
 # A unit ends when its passes hold this many batches' worth of tokens; it is what a dead worker loses at most.
 _PASSES_A_UNIT = 16
-# Padding, and resuming a row above its pass's layer, are waste; a pass ends where that exceeds a new pass's overhead,
-# which is this share of a batch.
-_PASS_OVERHEAD = 1 / 16
 
 
 def lay_out(work: Sequence[Work], shape: Shape, *, batch_tokens: int) -> tuple[Unit, ...]:
@@ -178,7 +175,7 @@ def _passes(rows: Sequence[Row], shape: Shape, batch_tokens: int) -> tuple[Pass,
         used = needed + len(row.tree) * (shape.layers - row.layer)
         if some:
             wasted = fed * (shape.layers - some[0].layer) - used
-            if fed > batch_tokens or wasted > _PASS_OVERHEAD * batch_tokens * shape.layers:
+            if fed > batch_tokens or wasted > shape.overhead * shape.layers:
                 passes.append(Pass(tuple(some), some[0].layer))
                 some, wider, used = [], len(row.tree), len(row.tree) * (shape.layers - row.layer)
         some.append(row)

@@ -21,19 +21,23 @@ class Shape:
     Attributes:
         layers: decoder layers.
         attention: cost of attending to one more token, as a share of a token's cost in a layer.
+        overhead: tokens that could run in the time that one more pass takes to start. Padding, and resuming a row
+            above its pass's layer, are waste; a pass ends where its waste exceeds this.
     """
 
     layers: int
     attention: float
+    overhead: int = 32
 
     @classmethod
-    def of(cls, geometry: Geometry) -> Shape:
+    def of(cls, geometry: Geometry, *, overhead: int = 32) -> Shape:
         """Counts the multiplications of a middle layer."""
         layer = geometry.layers[geometry.n_layers // 2]
         projections = 2 * geometry.hidden * layer.head_dim * (layer.heads + layer.kv_heads)
         return cls(
             geometry.n_layers,
             2 * layer.heads * layer.head_dim / (projections + 3 * geometry.hidden * layer.neurons),
+            overhead,
         )
 
 
