@@ -96,6 +96,7 @@ def test_a_plan_beside_the_model(timonel: Timonel, chat_model: Path, prompts: Pa
     assert timonel("score", chat_model, prompts, "--entry", "ur").code == 2
 
 
+@pytest.mark.slow
 def test_ray_alone_starts_a_cluster_here(timonel: Timonel, chat_model: Path, prompts: Path) -> None:
     ray = pytest.importorskip("ray")
     plain = timonel("score", chat_model, prompts, "--json").json

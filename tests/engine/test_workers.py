@@ -46,6 +46,7 @@ def engine_of(folder: Path, **options: Any) -> Engine:
     return Engine(model, tokenizer, batch_tokens=30, **options)
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_scores_and_a_dead_ones_units_run_again(
     cluster: Any, folder: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_workers_give_the_same_scores_and_a_dead_ones_units_run_again(
     workers.stop()
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_goes_on(cluster: Any, folder: Path, tmp_path: Path) -> None:
     class Died(BaseException):
         """As Ctrl-C."""
@@ -97,6 +99,7 @@ def test_a_driver_that_dies_goes_on(cluster: Any, folder: Path, tmp_path: Path) 
     workers.stop()
 
 
+@pytest.mark.slow
 def test_another_model_on_a_worker_is_refused(cluster: Any, folder: Path, tmp_path: Path) -> None:
     other = tiny_folder(tmp_path / "other", seed=1)
     engine = engine_of(folder, workers=RayWorkers(str(other), workers=1))
@@ -104,6 +107,7 @@ def test_another_model_on_a_worker_is_refused(cluster: Any, folder: Path, tmp_pa
         engine.score(requests())
 
 
+@pytest.mark.slow
 def test_a_model_that_workers_cannot_load_is_told(cluster: Any, folder: Path, tmp_path: Path) -> None:
     engine = engine_of(folder, workers=RayWorkers(str(tmp_path / "nowhere"), workers=1))
     with pytest.raises(InputError, match=r"could not load .*nowhere"):

@@ -1,8 +1,9 @@
 """Running prompts under conditions: batches, shared prefixes, and a store that survives being killed."""
 
-from timonel.engine.engine import SCORING_VERSION, Engine, Progress
+from timonel.engine.engine import Engine, Progress
 from timonel.engine.face import score, score_requests, table_of
 from timonel.engine.folder import RunFolder, is_running, open_run, read_record
+from timonel.engine.identity import SCORING_VERSION
 from timonel.engine.request import Answer, Reading, Request, choice, continuation
 from timonel.engine.store import Store
 from timonel.engine.workers import RayWorkers

@@ -26,9 +26,6 @@ from timonel.steer.attach import is_steered
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SCORING_VERSION = 2
-"""Raised whenever a change to the code changes a score by more than rounding; old scores are then not reused."""
-
 _BATCH = "batch_tokens"
 _LOG = logging.getLogger("timonel")
 
@@ -104,7 +101,7 @@ class Engine:
                 "with block, and hand the plan to the request."
             )
         identity = Identity.of(model, self._tokenizer)
-        self.fingerprint, self.salt, self.half = identity.fingerprint, identity.salt(SCORING_VERSION), identity.half
+        self.fingerprint, self.salt, self.half = identity.fingerprint, identity.salt, identity.half
         if self.half and self._sized:
             # A resumed run lays out as the first one did, however much memory is free now.
             self.batch_tokens = self.store.setting(_BATCH, self.batch_tokens)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+SCORING_VERSION = 2
+"""Raised whenever a change to the code changes a score by more than rounding; old scores are then not reused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A model as it runs now.
@@ -47,9 +51,10 @@ class Identity:
         """Whether scores depend on their batch mates."""
         return bool({str(torch.float16), str(torch.bfloat16)} & set(self.dtypes))
 
-    def salt(self, version: int) -> str:
+    @property
+    def salt(self) -> str:
         """All of it as one text, for keys."""
-        return f"{version}|{self.fingerprint}|{self.config}|{list(self.dtypes)}|{self.attention}"
+        return f"{SCORING_VERSION}|{self.fingerprint}|{self.config}|{list(self.dtypes)}|{self.attention}"
 
 
 # What a config says of where a checkpoint came from, or how it is held: none of it changes a score.

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from timonel.engine.forward import Scores, run_unit
+from timonel.engine.identity import Identity
 from timonel.engine.request import Work
 from timonel.engine.unit import Unit
 from timonel.errors import InputError, TimonelError
+from timonel.models.geometry import Geometry
 
 _LOG = logging.getLogger("timonel")
 # While an actor computes one unit the next one is on its way to it.
@@ -32,16 +34,16 @@ class _Actor:
     def __init__(self, model: str, dtype: str, device: str, threads: int) -> None:
         import torch
 
-        from timonel.engine.engine import Engine
         from timonel.models import load
 
         torch.set_num_threads(threads)
-        loaded, tokenizer = load(model, dtype, device)
-        self._engine = Engine(loaded, tokenizer)
+        self._model, tokenizer = load(model, dtype, device)
+        self._geometry = Geometry.of(self._model)
+        self._salt = Identity.of(self._model, tokenizer).salt
 
     def salt(self) -> str:
         """What this model's scores depend on."""
-        return self._engine.salt
+        return self._salt
 
     def pid(self) -> int:
         """The process."""
@@ -50,7 +52,7 @@ class _Actor:
     def run(self, unit: Unit, work: Mapping[int, Work]) -> Scores:
         """All scores of a unit."""
         scores: Scores = {}
-        for some in run_unit(self._engine.model, self._engine.geometry, unit, work):
+        for some in run_unit(self._model, self._geometry, unit, work):
             scores.update(some)
         return scores
 
