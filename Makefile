@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH := .venv-bench
 
-.PHONY: demo test test-slow check mutants clean
+.PHONY: demo test test-slow check bench mutants clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +27,18 @@ check: $(READY)
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
+
+# Its own virtual environment, with the peers: they are measured beside the package and never its dependency.
+$(BENCH)/.ready: pyproject.toml constraints.txt bench/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	echo '*' > $(BENCH)/.gitignore
+	$(BENCH)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH)/bin/python -m pip install --constraint constraints.txt torch
+	$(BENCH)/bin/python -m pip install --constraint constraints.txt --editable . --requirement bench/requirements.txt
+	touch $@
+
+bench: $(BENCH)/.ready
+	$(BENCH)/bin/python -m bench $(WORKLOADS) --write docs/benchmarks.md
 
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py
