@@ -38,7 +38,7 @@ $(BENCH)/.ready: pyproject.toml constraints.txt bench/requirements.txt
 	touch $@
 
 bench: $(BENCH)/.ready
-	$(BENCH)/bin/python -m bench $(WORKLOADS) --write docs/benchmarks.md
+	$(BENCH)/bin/python -m bench $(WORKLOADS) $(if $(WORKLOADS),,--write docs/benchmarks.md)
 
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from bench.measure import Ratio
 
+# Turns from which on an interval may decide.
+ENOUGH = 3
+
 
 @dataclass(frozen=True)
 class Row:
@@ -26,9 +29,11 @@ class Row:
 
     @property
     def met(self) -> str:
-        """`yes` or `no` where the whole interval says so, `open` where the target lies inside it."""
+        """`yes` or `no` where the whole interval says so; `open` where the target lies in it, or under three turns."""
         if self.sign is None:
             return ""
+        if self.found.n < ENOUGH:  # of one turn the interval is a point, and would decide anything
+            return "open"
         low, high = self._bounds()
         if low <= self.found.low and self.found.high <= high:
             return "yes"

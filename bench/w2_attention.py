@@ -118,7 +118,7 @@ def run(settings: Settings) -> Result:
     checks = [f"pairs of {source}", agree({name: side(0) for name, side in sides.items()}, TOLERANCE)]
     sides["plain"] = lambda turn: plain(model, decoder, work[turn], budget)
     sides["plain"](0)
-    clocks = alternate(sides, [1] * settings.rounds(4))
+    clocks = alternate(sides, [1] * settings.rounds(3))
     peaks = share_of_peaks("w2_attention", ("timonel", PROMPTS), ("eager", PROMPTS), 3, settings.threads)
     rows = (
         Row("timonel / plain forward of the same tokens", ratio(clocks["timonel"], clocks["plain"]), "<=", (1.15,)),

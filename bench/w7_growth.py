@@ -63,7 +63,7 @@ def run(settings: Settings) -> Result:
     among = np.array(sides["2x"](0)).reshape(len(prompts), 2, DRAWS, -1)[:, 0]
     check = agree({f"{DRAWS} draws": np.array(first).reshape(among.shape), "among twice as many": among}, TOLERANCE)
     timed(Clock(), plain, 0)
-    clocks = alternate(sides, range(settings.rounds(2)))
+    clocks = alternate(sides, range(settings.rounds(3)))
     one = needed(engine.geometry, by_times[2]) - needed(engine.geometry, by_times[1])
     count = one / whole(engine.geometry, by_times[1])  # both are DRAWS draws' worth
     rows = growth(clocks, PLAIN, len(prompts), DRAWS)

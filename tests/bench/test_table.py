@@ -45,6 +45,10 @@ def test_met(sign: str | None, target: tuple[float, ...], met: str) -> None:
     assert Row("a", Ratio(1.25, 1.2, 1.3, 9), sign, target).met == met  # type: ignore[arg-type]
 
 
+def test_one_turn_decides_nothing() -> None:
+    assert [Row("a", Ratio(1.0, 1.0, 1.0, n), "<=", (1.1,)).met for n in (1, 2, 3)] == ["open", "open", "yes"]
+
+
 def test_a_result_survives_json() -> None:
     assert Result.from_json(json.loads(json.dumps(RESULT.to_json()))) == RESULT
 
