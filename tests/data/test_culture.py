@@ -4,6 +4,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from timonel.data.n4 import read_n4, templates
 from timonel.errors import InputError
 
 ENGLISH, SPANISH = read_culture(), read_culture("es")
+OTHERS = [read_culture(language) for language in languages() if language != "en"]
 
 
 def test_the_shipped_table_spans_six_continents_with_enough_items():
@@ -33,9 +35,9 @@ def test_every_kind_has_two_templates_of_each_polarity():
 
 
 def test_languages_differ_in_texts_alone():
-    assert languages() == ("en", "es")
-    for part in ("items", "identities", "templates"):
-        for one, two in zip(getattr(ENGLISH, part), getattr(SPANISH, part), strict=True):
+    assert languages() == ("ar", "en", "es", "hi", "zh")
+    for other, part in product(OTHERS, ("items", "identities", "templates")):
+        for one, two in zip(getattr(ENGLISH, part), getattr(other, part), strict=True):
             for field in fields(one):
                 if field.name not in ("text", "neutral", "stem", "neither"):
                     assert getattr(one, field.name) == getattr(two, field.name)
@@ -44,9 +46,14 @@ def test_languages_differ_in_texts_alone():
 def test_the_wording_has_the_names_that_prompts_use():
     assert tuple(field.name for field in fields(Wording)) == WORDING
     assert ENGLISH.wording == {}
-    assert tuple(SPANISH.wording) == WORDING
-    assert SPANISH.wording["choice"].endswith(". ")
-    assert "\n" in SPANISH.wording["letter_line"]
+    for other in OTHERS:
+        assert tuple(other.wording) == WORDING
+        assert re.search(r"[.。।] \Z", other.wording["choice"])
+        assert all(f"({letter})" in other.wording["choice"] for letter in "abc")
+        line = other.wording["letter_line"]
+        assert line.rpartition("\n")[2] == other.wording["answer_mark"]
+        assert all(letter in line for letter in "ABC")
+        assert other.wording["base_line"].endswith(" (")
 
 
 @pytest.mark.parametrize("culture", [ENGLISH, SPANISH], ids=lambda culture: culture.language)
@@ -182,7 +189,7 @@ def test_a_fault_is_one_sentence_with_file_and_line(fault, tmp_path):
 
 
 def test_files_that_are_no_table_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has texts in en, es and none in 'fr'; choose one of those"):
+    with pytest.raises(InputError, match=r"has texts in ar, en, es, hi, zh and none in 'fr'; choose one of those"):
         read_culture("fr")
     with pytest.raises(InputError, match="no language"):
         read_culture(path=tmp_path / "nowhere")

@@ -24,7 +24,7 @@ sample of the pairs is no longer balanced. Each pair's twin shares its U, so pai
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
@@ -38,7 +38,6 @@ from timonel.errors import InputError
 
 POLARITIES: tuple[Polarity, Polarity] = ("avoid", "choose")
 _SLOTS: tuple[Slot, Slot] = ("a", "b")
-_WORD = re.compile(r"[^\W\d_]+")
 
 _Matrix = npt.NDArray[np.bool_]
 _T = TypeVar("_T")
@@ -83,9 +82,26 @@ def wording_of(culture: Culture) -> Wording:
 
 
 def is_lexical(item: str, related: str, ignored: frozenset[str]) -> bool:
-    """Whether two texts share a word of letters, in lower case, other than the ignored ones."""
-    one, two = (set(_WORD.findall(text.lower())) for text in (item, related))
-    return bool((one & two) - ignored)
+    """Whether two texts share a word other than the ignored ones; see `words_of`."""
+    passed_over = {word for text in ignored for word in words_of(text)}
+    return bool((words_of(item) & words_of(related)) - passed_over)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text in lower case: runs of letters with their vowel signs.
+
+    A Chinese character is a word, as nothing in the text divides longer ones; an Arabic word is taken without its
+    article, which is written to it.
+    """
+    divided = "".join(_divided(character) for character in text.lower())
+    return frozenset(word.removeprefix("ال") if len(word) > 4 else word for word in divided.split())
+
+
+def _divided(character: str) -> str:
+    # `\w` and `isalpha` leave out the vowel signs (marks) of Hindi, and would break its words.
+    if unicodedata.category(character)[0] not in "LM":
+        return " "
+    return f" {character} " if unicodedata.name(character, "").startswith("CJK UNIFIED") else character
 
 
 def _turns(rng: np.random.RandomState, values: Sequence[_T], count: int) -> list[_T]:

@@ -13,7 +13,16 @@ from timonel.steer import EdgeScale, Plan, span
 Edge = Literal["related", "other", "all"]
 """Whose edge: the varied identity's (R, or U' in MISMATCH), the other's (U: the control), or both."""
 
-SPANS: dict[Edge, tuple[str, ...]] = {"related": ("varied",), "other": ("other",), "all": ("varied", "other")}
+_RELATED = (("varied", "item"),)
+# An own contrast's control may be another place that the same rows read, instead of other rows.
+_CONTROL = (("other", "item"), ("varied", "control"))
+
+EDGES: dict[Edge, tuple[tuple[str, str], ...]] = {
+    "related": _RELATED,
+    "other": _CONTROL,
+    "all": _RELATED + _CONTROL,
+}
+"""Each edge as spans: the rows that read (queries), and what they read (keys)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +40,22 @@ class Cut:
     alpha: float = 0.0
 
     def on(self, request: Request) -> Request:
-        """The request under this cut: edges for those of its identities that stand in this very prompt.
+        """The request under this cut: those of its edges whose two spans stand in this very prompt.
 
         In cloze form each prompt holds one identity, or none; what does not stand in it has no edge to cut.
         """
-        present = tuple(name for name in SPANS[self.edge] if name in request.prompt.spans)
+        spans = request.prompt.spans
+        present = tuple(edge for edge in EDGES[self.edge] if all(name in spans for name in edge))
         return replace(request, plan=_plan(present, self.heads, self.alpha))
 
 
 @lru_cache(maxsize=1024)
-def _plan(names: tuple[str, ...], heads: tuple[tuple[int, int], ...], alpha: float) -> Plan:
+def _plan(edges: tuple[tuple[str, str], ...], heads: tuple[tuple[int, int], ...], alpha: float) -> Plan:
     """One plan for all requests that it fits; a cut of all heads holds hundreds of edges."""
     return Plan(
         tuple(
-            EdgeScale(layer=layer, head=head, queries=span(name), keys=span("item"), alpha=alpha)
-            for name in names
+            EdgeScale(layer=layer, head=head, queries=span(rows), keys=span(read), alpha=alpha)
+            for rows, read in edges
             for layer, head in heads
         )
     )

@@ -13,9 +13,11 @@ R -> item is `varied` (queries) reading `item` (keys): the item comes first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from timonel.binding.pair import Condition, Identity, Pair, Wording
 from timonel.engine import Request, choice, continuation
@@ -24,6 +26,7 @@ from timonel.prompts import Chat, Prompt, letter_tokens, render
 from timonel.prompts.markup import Mark, find_mark
 
 if TYPE_CHECKING:
+    import pandas as pd
     from transformers import PreTrainedTokenizerBase
 
 Kind = Literal["S", "K"]
@@ -35,9 +38,48 @@ Rows = Literal["own", "writing"]
 LETTERS_FROM = 1_000_000_000
 
 
+class Asker(Protocol):
+    """What a study needs of a form; `Form` asks pairs of identities, `own_form.OwnForm` rows with their own prompts."""
+
+    @property
+    def name(self) -> FormName | Literal["own"]:
+        """For the report."""
+        ...
+
+    @property
+    def wrap(self) -> Wrap:
+        """Whether a chat template stands around the text."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What is asked: S, and K where there is a question of knowledge."""
+        ...
+
+    def check(self, pairs: Sequence[Pair], *, cut: bool) -> None:
+        """Refuses pairs that cannot be asked, or not be cut, before anything is computed."""
+        ...
+
+    def requests(self, pair: Pair, condition: Condition, kind: Kind) -> tuple[Request, ...]:
+        """What gives the log P of the answers."""
+        ...
+
+    def priors(self, pair: Pair, condition: Condition, kind: Kind) -> tuple[Request, ...]:
+        """What gives the same answers' log P where nothing is asked; empty where the form knows no priors."""
+        ...
+
+    def read(self, pair: Pair, values: Iterator[float]) -> tuple[float, ...]:
+        """Takes the values of one pair's requests and makes a row of `Contrast`: the last column stands alone in S."""
+        ...
+
+    def trim(self, tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+        """Leaves out of the tables what was not asked."""
+        ...
+
+
 @dataclass(frozen=True)
 class Form:
-    """How pairs are rendered for one tokenizer.
+    """How pairs of identities are rendered for one tokenizer.
 
     Attributes:
         tokenizer: a fast tokenizer.
@@ -73,6 +115,32 @@ class Form:
         texts = {"varied": pair.varied(condition).text, "other": pair.other.text, "neither": neither}
         prompts = [self._cloze(pair.wording, stem, (mark,), text, name) for name, text in texts.items()]
         return tuple(Request(prompt, (continuation(prompt),)) for prompt in prompts)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Both are asked."""
+        return ("S", "K")
+
+    def check(self, pairs: Sequence[Pair], *, cut: bool) -> None:
+        """A tokenizer that cannot ask fails at the first pair; every pair of identities can be cut."""
+        for kind in self.kinds:
+            self.requests(pairs[0], "match", kind)
+
+    def priors(self, pair: Pair, condition: Condition, kind: Kind) -> tuple[Request, ...]:
+        """One request for each text of `requests`, in that order; none in letters form."""
+        if self.name == "letters":
+            return ()
+        neither = pair.neither if kind == "S" else pair.wording.knowledge_open_neither
+        texts = (pair.varied(condition).text, pair.other.text, neither)
+        return tuple(self.prior(pair.wording, text) for text in texts)
+
+    def read(self, pair: Pair, values: Iterator[float]) -> tuple[float, ...]:
+        """The varied identity, the other one, and neither."""
+        return tuple(islice(values, 3))
+
+    def trim(self, tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+        """All was asked."""
+        return tables
 
     def prior(self, wording: Wording, text: str) -> Request:
         """The request that gives an option's log P under a stem that names no item, in the same wrapping."""

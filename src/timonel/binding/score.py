@@ -1,8 +1,10 @@
-"""Scores of pairs: three log-probabilities for each condition, and what follows from them.
+"""Scores of pairs: the answers' log-probabilities in each condition, and what follows from them.
 
-    S  = log P(neither) - log(P(varied) + P(other))          [pairs]
+    S  = log P(neither) - log(P(varied) + P(other))          [pairs]; the last column against all others
     dS = S_match - S_mismatch;   negative: the model differentiates more when the related identity is there
     direction = +-(P(varied | varied or other) in MATCH - the same in MISMATCH), signed so that right is positive
+
+An own contrast has two columns, so that S = log P(away) - log P(toward), and direction compares these two.
 
 Source: "Cultural Binding Heads in Language Models" (arXiv 2605.28543); cloze form, priors and direction are ours.
 Does not show: whether a model treats people fairly; S compares treating both alike with naming one of them.
@@ -10,14 +12,14 @@ Does not show: whether a model treats people fairly; S compares treating both al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from timonel.binding.cut import Cut
-from timonel.binding.forms import Form, Kind
+from timonel.binding.forms import Asker, Kind
 from timonel.binding.pair import CONDITIONS, Pair
 from timonel.engine import Engine, Request
 
@@ -26,14 +28,15 @@ from timonel.engine import Engine, Request
 class Contrast:
     """All pairs under one intervention: log P of (varied, other, neither) in MATCH and in MISMATCH.
 
-    Shapes: `match`, `mismatch`, and the priors of the same texts where there are any: [p, 3] for p pairs.
+    Shapes: `match`, `mismatch`, and the priors of the same texts where there are any: [p, a] for p pairs and a = 3
+    answers; of own contrasts there are a = 2: (toward, away).
     """
 
     pairs: tuple[Pair, ...]
-    match: Float[np.ndarray, "p 3"]
-    mismatch: Float[np.ndarray, "p 3"]
-    prior_match: Float[np.ndarray, "p 3"] | None = None
-    prior_mismatch: Float[np.ndarray, "p 3"] | None = None
+    match: Float[np.ndarray, "p a"]
+    mismatch: Float[np.ndarray, "p a"]
+    prior_match: Float[np.ndarray, "p a"] | None = None
+    prior_mismatch: Float[np.ndarray, "p a"] | None = None
 
     @property
     def has_priors(self) -> bool:
@@ -58,10 +61,10 @@ class Contrast:
         return toward
 
     def mass(self) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
-        """Total probability of the three answers in MATCH and in MISMATCH."""
+        """Total probability of the answers in MATCH and in MISMATCH."""
         return np.exp(self.match).sum(axis=1), np.exp(self.mismatch).sum(axis=1)
 
-    def _log_p(self, condition: str, pmi: bool) -> Float[np.ndarray, "p 3"]:
+    def _log_p(self, condition: str, pmi: bool) -> Float[np.ndarray, "p a"]:
         raw = self.match if condition == "match" else self.mismatch
         if not pmi:
             return raw
@@ -72,19 +75,19 @@ class Contrast:
         return without
 
 
-def strength(log_p: Float[np.ndarray, "p 3"]) -> Float[np.ndarray, "p"]:
-    """S of each row (varied, other, neither)."""
-    s: np.ndarray = log_p[:, 2] - np.logaddexp(log_p[:, 0], log_p[:, 1])
+def strength(log_p: Float[np.ndarray, "p a"]) -> Float[np.ndarray, "p"]:
+    """S of each row: its last answer against all others."""
+    s: np.ndarray = log_p[:, -1] - np.logaddexp.reduce(log_p[:, :-1], axis=1)
     return s
 
 
-def preference(log_p: Float[np.ndarray, "p 3"]) -> Float[np.ndarray, "p"]:
-    """P(varied | varied or other) of each row."""
+def preference(log_p: Float[np.ndarray, "p a"]) -> Float[np.ndarray, "p"]:
+    """P(first | first or second) of each row: the varied identity against the other, or toward against away."""
     share: np.ndarray = np.exp(log_p[:, 0] - np.logaddexp(log_p[:, 0], log_p[:, 1]))
     return share
 
 
-def contrast_requests(form: Form, pairs: Sequence[Pair], kind: Kind, cut: Cut | None = None) -> list[Request]:
+def contrast_requests(form: Asker, pairs: Sequence[Pair], kind: Kind, cut: Cut | None = None) -> list[Request]:
     """All requests of one intervention, pair by pair, MATCH before MISMATCH."""
     requests = [
         request for pair in pairs for condition in CONDITIONS for request in form.requests(pair, condition, kind)
@@ -92,26 +95,14 @@ def contrast_requests(form: Form, pairs: Sequence[Pair], kind: Kind, cut: Cut | 
     return requests if cut is None else [cut.on(request) for request in requests]
 
 
-def prior_requests(form: Form, pairs: Sequence[Pair], kind: Kind) -> list[Request]:
-    """The priors' requests in the order of `contrast_requests`; none in letters form."""
-    if form.name == "letters":
-        return []
-    texts = [
-        (pair.wording, text)
-        for pair in pairs
-        for condition in CONDITIONS
-        for text in (
-            pair.varied(condition).text,
-            pair.other.text,
-            pair.neither if kind == "S" else pair.wording.knowledge_open_neither,
-        )
-    ]
-    return [form.prior(wording, text) for wording, text in texts]
+def prior_requests(form: Asker, pairs: Sequence[Pair], kind: Kind) -> list[Request]:
+    """The priors' requests in the order of `contrast_requests`; none where the form knows no priors."""
+    return [request for pair in pairs for condition in CONDITIONS for request in form.priors(pair, condition, kind)]
 
 
 def score_pairs(
     engine: Engine,
-    form: Form,
+    form: Asker,
     pairs: Sequence[Pair],
     kind: Kind,
     cuts: Sequence[Cut | None] = (None,),
@@ -134,8 +125,10 @@ def score_pairs(
     requests = [contrast_requests(form, pairs, kind, cut) for cut in cuts]
     priors = prior_requests(form, pairs, kind)
     answers = engine.score([*priors, *(request for some in requests for request in some)], stage=stage)
-    prior = _table(answers[: len(priors)]) if priors else None
-    tables = [_table(answers[start : start + len(requests[0])]) for start in _starts(len(priors), requests)]
+    prior = _table(form, pairs, answers[: len(priors)]) if priors else None
+    tables = [
+        _table(form, pairs, answers[start : start + len(requests[0])]) for start in _starts(len(priors), requests)
+    ]
     return [
         Contrast(
             tuple(pairs), table[:, 0], table[:, 1], None if prior is None else prior[:, 0],
@@ -149,6 +142,7 @@ def _starts(first: int, requests: Sequence[Sequence[Request]]) -> list[int]:
     return [first + index * len(some) for index, some in enumerate(requests)]
 
 
-def _table(answers: Sequence[tuple[float, ...]]) -> Float[np.ndarray, "p 2 3"]:
-    """Answers in the order of `contrast_requests` as pairs x conditions x (varied, other, neither)."""
-    return np.array([value for one in answers for value in one]).reshape(-1, 2, 3)
+def _table(form: Asker, pairs: Sequence[Pair], answers: Iterable[tuple[float, ...]]) -> Float[np.ndarray, "p 2 a"]:
+    """Answers in the order of `contrast_requests` as pairs x conditions x answers."""
+    values = (value for one in answers for value in one)
+    return np.array([[form.read(pair, values) for _ in CONDITIONS] for pair in pairs])

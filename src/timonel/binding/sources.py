@@ -1,4 +1,4 @@
-"""Where pairs come from: `culture` (ours) or `n4:PATH`, as it is written after --data."""
+"""Where pairs come from: `culture` (ours), `n4:PATH` or `pairs:FILE.jsonl`, as it is written after --data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from timonel.binding.culture_pairs import pairs_from_culture
 from timonel.binding.factorial import pairs_from_n4
+from timonel.binding.own_pairs import pairs_from_rows
 from timonel.binding.pair import Pair
 from timonel.data.culture import read_culture
 from timonel.data.n4 import N4_SHA256, read_n4
+from timonel.data.pairs import read_contrasts, unbalanced
 from timonel.errors import InputError
 
 
@@ -18,8 +20,8 @@ class Source:
 
     Attributes:
         pairs: all of them, in the data's order.
-        name: culture or n4.
-        language: ISO 639-1 code.
+        name: culture, n4 or pairs.
+        language: ISO 639-1 code; `und` where own rows name none, several with commas.
         sha256: of the data.
         remark: what a reader should know of it; empty where there is nothing.
     """
@@ -35,8 +37,8 @@ def read_pairs(spec: str, language: str = "en") -> Source:
     """Reads the pairs that `--data` names.
 
     Args:
-        spec: `culture`, or `n4:PATH` with the path of `N4_1k.pkl`.
-        language: of the questions; N4 is English.
+        spec: `culture`, `n4:PATH` with the path of `N4_1k.pkl`, or `pairs:FILE.jsonl` with one's own contrasts.
+        language: of the questions; N4 is English, and own rows name theirs.
 
     Raises:
         InputError: an unknown name, a missing file, a file that is not what it should be.
@@ -51,4 +53,13 @@ def read_pairs(spec: str, language: str = "en") -> Source:
         n4 = read_n4(path)
         remark = "" if n4.sha256 == N4_SHA256 else "this is not the published N4 file: its sha256 differs"
         return Source(pairs_from_n4(n4), "n4", "en", n4.sha256, remark)
-    raise InputError(f"--data is {spec!r}, but it must be culture or n4:PATH (the file N4_1k.pkl); write one of these.")
+    if name == "pairs" and path:
+        if language != "en":
+            raise InputError(f"--lang is {language!r}, but own rows name their language; leave it out.")
+        own = read_contrasts(path)
+        spoken = ",".join(sorted({row.language for row in own.rows}))
+        return Source(pairs_from_rows(own.rows), "pairs", spoken, own.sha256, unbalanced(own.rows))
+    raise InputError(
+        f"--data is {spec!r}, but it must be culture, n4:PATH (the file N4_1k.pkl) or pairs:FILE.jsonl; "
+        "write one of these."
+    )

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
 from timonel.binding.choices import STAGES, check_choices
-from timonel.binding.cut import SPANS, Cut, every_head
-from timonel.binding.forms import Form, FormName, Rows, Wrap, default_form
+from timonel.binding.cut import EDGES, Cut, every_head
+from timonel.binding.forms import Asker, FormName, Rows, Wrap
 from timonel.binding.knockout import knockout_table
+from timonel.binding.own_form import asker_for
 from timonel.binding.pair import Pair
 from timonel.binding.score import Contrast, contrast_requests, prior_requests, score_pairs
 from timonel.binding.tables import baseline_table, pairs_table
@@ -38,16 +39,16 @@ class BindingResult:
     """What a study found.
 
     Attributes:
-        form: letters or cloze, and `form_reason` why.
+        form: letters, cloze, or own (rows with their own prompts), and `form_reason` why.
         wrap: instruct or base.
         heads: whose edges were cut; `all_heads` says that these are all there are (the ceiling).
         pairs: one row a pair, with its scores.
         baseline: the effects by subset.
         knockout: what each cut changes; empty where the stage was not asked for.
-        mass: median total probability of the three answers.
+        mass: median total probability of the answers.
     """
 
-    form: FormName
+    form: FormName | Literal["own"]
     form_reason: str
     wrap: Wrap
     heads: tuple[tuple[int, int], ...]
@@ -73,7 +74,7 @@ class BindingResult:
 class BindingStudy:
     """A study that is set up but not run: the form is chosen, the heads are checked, the requests can be counted."""
 
-    form: Form
+    form: Asker
     form_reason: str
     pairs: tuple[Pair, ...]
     heads: tuple[tuple[int, int], ...]
@@ -100,28 +101,24 @@ class BindingStudy:
         if not pairs:
             raise InputError("There are no pairs to study, but at least one is needed; ask for more with --pairs.")
         check_choices(form=form, wrap=wrap, rows=rows, stages=stages)
-        wrap = wrap or ("instruct" if getattr(tokenizer, "chat_template", None) else "base")
-        name, reason = default_form(model.num_parameters(), wrap)
-        if form is not None and form != name:
-            name, reason = form, "asked for"
+        asked, reason = asker_for(pairs, tokenizer, model.num_parameters(), form=form, wrap=wrap, rows=rows)
         geometry = engine.geometry
         for layer, head in heads or ():
             geometry.check_head(layer, head)
         chosen = tuple(sorted(set(heads))) if heads else every_head([layer.heads for layer in geometry.layers])
-        asked = Form(tokenizer, name, wrap, rows)
-        for kind in ("S", "K"):
-            asked.requests(pairs[0], "match", kind)  # a tokenizer that cannot ask says so before anything is written
+        asked.check(pairs, cut="knockout" in stages)  # what cannot be asked is refused before anything is written
         return cls(asked, reason, tuple(pairs), chosen, not heads, tuple(stages), seed)
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
         """The knockout conditions: the related edge, the control, and both."""
-        return tuple(Cut(edge, self.heads) for edge in SPANS) if "knockout" in self.stages else ()
+        return tuple(Cut(edge, self.heads) for edge in EDGES) if "knockout" in self.stages else ()
 
     def requests(self) -> list[Request]:
         """All that the study will ask of the engine, for counting and for a trial."""
-        asked = [request for kind in ("S", "K") for request in prior_requests(self.form, self.pairs, kind)]
-        asked += contrast_requests(self.form, self.pairs, "K")
+        kinds = self.form.kinds
+        asked = [request for kind in kinds for request in prior_requests(self.form, self.pairs, kind)]
+        asked += contrast_requests(self.form, self.pairs, "K") if "K" in kinds else []
         for cut in (None, *self.cuts):
             asked += contrast_requests(self.form, self.pairs, "S", cut)
         return asked
@@ -129,21 +126,27 @@ class BindingStudy:
     def run(self, engine: Engine) -> BindingResult:
         """Does it."""
         s, *cut = score_pairs(engine, self.form, self.pairs, "S", (None, *self.cuts), stage=" + ".join(self.stages))
-        (k,) = score_pairs(engine, self.form, self.pairs, "K", stage="knowledge")
+        # Where no question of knowledge is asked, S stands in, and the form leaves it out of the tables.
+        k = score_pairs(engine, self.form, self.pairs, "K", stage="knowledge")[0] if "K" in self.form.kinds else s
         return self.conclude(s, k, dict(zip(self.cuts, cut, strict=True)))
 
     def conclude(self, s: Contrast, k: Contrast, cuts: dict[Cut, Contrast]) -> BindingResult:
         """From scores to tables."""
+        tables = self.form.trim(
+            {
+                "pairs": pairs_table(s, k),
+                "baseline": baseline_table(s, k, seed=self.seed),
+                "knockout": knockout_table(s, cuts, pmi=s.has_priors, seed=self.seed),
+            }
+        )
         return BindingResult(
             form=self.form.name,
             form_reason=self.form_reason,
             wrap=self.form.wrap,
             heads=self.heads,
             all_heads=self.all_heads,
-            pairs=pairs_table(s, k),
-            baseline=baseline_table(s, k, seed=self.seed),
-            knockout=knockout_table(s, cuts, pmi=s.has_priors, seed=self.seed),
             mass=float(np.median(np.concatenate(s.mass()))),
+            **tables,
         )
 
 
@@ -165,8 +168,9 @@ def study(
     Args:
         model: a supported causal language model; neither moved nor changed.
         tokenizer: its tokenizer.
-        pairs: what to ask, such as `pairs_from_n4(read_n4(path))`.
-        form: letters or cloze; None takes letters for instruct models of 1B parameters and more, else cloze.
+        pairs: what to ask, such as `pairs_from_n4(read_n4(path))` or `read_pairs("pairs:FILE.jsonl").pairs`.
+        form: letters or cloze; None takes letters for instruct models of 1B parameters and more, else cloze. Own rows
+            bring their prompts, and take neither.
         wrap: instruct (chat template) or base; None takes instruct where the tokenizer has a template.
         rows: in cloze form, cut the identity's own rows or those that write it.
         heads: (layer, query head) whose edges are cut; None takes all heads, the ceiling of what the edge carries.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from timonel.binding.knockout import name_heads
@@ -12,10 +13,50 @@ MASS_FLOOR = 0.5
 NEGLIGIBLE = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What a study calls its clusters, its three outcomes and its edges."""
+
+    clusters: str
+    shown: str
+    not_shown: str
+    opposite: str
+    meaning: str
+    edge: str
+    control: str
+    subject: str
+
+
+_BINDING = _Words(
+    clusters="items",
+    shown="the model binds: it differentiates more when the related identity is there",
+    not_shown="the model is not shown to bind",
+    opposite="the model differentiates *less* when the related identity is there",
+    meaning="the opposite of binding",
+    edge="the related identity's edge to the item",
+    control="the other identity's edge",
+    subject="binding",
+)
+_OWN = _Words(
+    clusters="groups",
+    shown="the model is moved toward the rows' `toward` answers by what MATCH has and MISMATCH has not",
+    not_shown="the model is not shown to tell MATCH from MISMATCH",
+    opposite="the model is moved *away* from the rows' `toward` answers by what MATCH has and MISMATCH has not",
+    meaning="the opposite of what the rows expect",
+    edge="the edge from -> to",
+    control="the control edge",
+    subject="the contrast",
+)
+
+
+def _words_of(result: BindingResult) -> _Words:
+    return _OWN if result.form == "own" else _BINDING
+
+
 def conclusions(result: BindingResult) -> list[str]:
     """Two sentences: is there an effect, and does the edge carry it; more where something must be warned of."""
     effect = _row(result.baseline, quantity="delta_s", score=result.headline, subset="all")
-    said = [_effect_sentence(effect)]
+    said = [_effect_sentence(_words_of(result), effect)]
     if not result.knockout.empty:
         said.append(_cut_sentence(result, effect))
     return said + warnings(result)
@@ -52,23 +93,21 @@ def _wrong_direction(result: BindingResult) -> list[str]:
     ]
 
 
-def _effect_sentence(effect: dict[str, Any]) -> str:
-    where = f"{effect['n']} pairs of {effect['n_items']} items"
+def _effect_sentence(words: _Words, effect: dict[str, Any]) -> str:
+    where = f"{effect['n']} pairs of {effect['n_items']} {words.clusters}"
     interval = f"ΔS = {effect['value']:+.2f} [{effect['low']:+.2f}, {effect['high']:+.2f}]"
     if not _excludes(effect):
         return (
-            f"On {where} the model is not shown to bind: {interval}, and that interval covers 0, "
+            f"On {where} {words.not_shown}: {interval}, and that interval covers 0, "
             "so no share of an effect can be given."
         )
     if effect["value"] > 0:
-        return (
-            f"On {where} the model differentiates *less* when the related identity is there ({interval}): "
-            "the opposite of binding."
-        )
-    return f"On {where} the model binds: it differentiates more when the related identity is there ({interval})."
+        return f"On {where} {words.opposite} ({interval}): {words.meaning}."
+    return f"On {where} {words.shown} ({interval})."
 
 
 def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
+    words = _words_of(result)
     cut = _row(result.knockout, edge="related", subset="all")
     control = _row(result.knockout, edge="related-other", subset="all")
     which = f"all {len(result.heads)} heads" if result.all_heads else name_heads(result.heads)
@@ -82,7 +121,7 @@ def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
     low, high = sorted((toward * control["change_low"], toward * control["change_high"]))
     own = min(toward * cut["change_low"], toward * cut["change_high"])
     if not _excludes(effect):
-        verdict = "with no effect to explain, that says nothing about binding"
+        verdict = f"with no effect to explain, that says nothing about {words.subject}"
     elif low > 0 and own <= 0:
         verdict = (
             "more than the control cut, but ΔS itself is not shown to come nearer to 0, "
@@ -98,8 +137,8 @@ def _cut_sentence(result: BindingResult, effect: dict[str, Any]) -> str:
         verdict = "not told apart from the control cut, so it is not shown that these edges carry the effect"
     ceiling = " (all heads together: what this edge carries in the whole model)" if result.all_heads else ""
     return (
-        f"Cutting the related identity's edge to the item at {which} moves {change}{share}; "
-        f"beyond the other identity's edge that is {beyond}: {verdict}{ceiling}."
+        f"Cutting {words.edge} at {which} moves {change}{share}; "
+        f"beyond {words.control} that is {beyond}: {verdict}{ceiling}."
     )
 
 

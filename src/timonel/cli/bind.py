@@ -21,7 +21,7 @@ def bind(
     context: typer.Context,
     model: options.Model,
     out: Annotated[Path, typer.Option(help="Run folder; an interrupted run in it goes on.", show_default=False)],
-    data: Annotated[str, typer.Option(help="culture, or n4:PATH.")] = "culture",
+    data: Annotated[str, typer.Option(help="culture, n4:PATH, or pairs:FILE.jsonl (your own contrasts).")] = "culture",
     pairs: Annotated[
         int | None, typer.Option(help="Sample this many pairs, spread over the items.", show_default="all")
     ] = None,
@@ -37,7 +37,7 @@ def bind(
         typer.Option(help="instruct or base.", show_default="instruct where there is a chat template"),
     ] = None,
     rows: Annotated[str, typer.Option(help="Cloze: cut the identity's own rows, or those writing it.")] = "own",
-    lang: Annotated[str, typer.Option(help="Language of the questions (culture: en, es).")] = "en",
+    lang: Annotated[str, typer.Option(help="Language of the questions (culture: ar, en, es, hi, zh).")] = "en",
     stages: Annotated[str, typer.Option(help="Which stages to run.")] = "score,knockout",
     seed: options.Seed = 0,
     explain: options.Explain = False,

@@ -29,14 +29,29 @@ _EDGES = {
 }
 
 
+_OWN_QUANTITIES = {
+    "delta_s": ("ΔS", ("all",)),
+    "direction": ("P(toward | toward or away)", ("all",)),
+}
+_OWN_EDGES = {
+    "related": "from -> to",
+    "other": "control",
+    "all": "both",
+    "related-other": "from -> to beyond the control",
+}
+
+
 def heading(result: BindingResult, model: str, source: Source) -> str:
     """What was measured, and in which form and why."""
     pairs = len(result.pairs)
     items = result.pairs["item"].nunique()
-    letters = f", letters' mass {result.mass:.2f} (median)" if result.form == "letters" else ""
+    mass = {"letters": "letters' mass", "own": "answers' mass"}.get(result.form)
+    shown = f", {mass} {result.mass:.2f} (median)" if mass else ""
+    clusters = "groups" if result.form == "own" else "items"
     data = f"{source.name}, {source.language}"
     return (
-        f"\n{model} on {pairs} pairs of {items} items ({data}), {result.form} form ({result.wrap} wrapping){letters}.\n"
+        f"\n{model} on {pairs} pairs of {items} {clusters} ({data}), "
+        f"{result.form} form ({result.wrap} wrapping){shown}.\n"
         f"Form: {result.form_reason}."
     )
 
@@ -44,8 +59,10 @@ def heading(result: BindingResult, model: str, source: Source) -> str:
 def effects_table(result: BindingResult) -> Table:
     """Effects by subset: the headline score first, then the raw one."""
     rows = []
+    own = result.form == "own"
+    clusters = "group" if own else "item"
     for score in dict.fromkeys((result.headline, "raw")):
-        for quantity, (name, subsets) in _QUANTITIES.items():
+        for quantity, (name, subsets) in (_OWN_QUANTITIES if own else _QUANTITIES).items():
             chosen = result.baseline[(result.baseline["quantity"] == quantity) & (result.baseline["score"] == score)]
             chosen = chosen[chosen["subset"].isin(subsets)]
             for row in chosen.to_dict(orient="records"):
@@ -55,17 +72,18 @@ def effects_table(result: BindingResult) -> Table:
                 counts = [str(row["n"]), str(row["n_items"])]
                 rows.append([name, label, row["subset"], *counts, interval(row), p(row["p"])])
     return table(
-        "Effect of the related identity, with 95 % item-clustered intervals",
-        ["effect", "score", "pairs", "n", "items", "value [low, high]", "p"],
+        f"Effect of {'MATCH' if own else 'the related identity'}, with 95 % {clusters}-clustered intervals",
+        ["effect", "score", "pairs", "n", f"{clusters}s", "value [low, high]", "p"],
         rows,
     )
 
 
 def knockout_rows(result: BindingResult) -> Table:
     """What each cut changes, beside the control."""
+    own = result.form == "own"
     rows = [
         [
-            _EDGES[row["edge"]],
+            (_OWN_EDGES if own else _EDGES)[row["edge"]],
             row["subset"],
             str(row["n"]),
             interval(row, "change"),
@@ -79,7 +97,15 @@ def knockout_rows(result: BindingResult) -> Table:
     which = f"all {heads}" if result.all_heads else heads
     return table(
         f"Cutting attention edges at {which}: change of ΔS (positive = toward 0 where ΔS is negative)",
-        ["edge", "pairs", "n", "change [low, high]", "reduction [low, high]", "p (items)", "q"],
+        [
+            "edge",
+            "pairs",
+            "n",
+            "change [low, high]",
+            "reduction [low, high]",
+            f"p ({'groups' if own else 'items'})",
+            "q",
+        ],
         rows,
     )
 
