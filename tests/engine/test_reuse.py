@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -91,14 +92,17 @@ WAYS = [(one, "sdpa") for one in ARCHITECTURES if one != "gemma2"] + [(one, "eag
 
 
 @pytest.mark.parametrize(("architecture", "attention"), WAYS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data(), batch_tokens=st.sampled_from([1, 30, 70, 100_000]))
 def test_any_plans_score_as_the_plain_loop_does(
     architecture: str, attention: str, data: Any, batch_tokens: int
 ) -> None:
     model = model_of(architecture, attention)
     requests = data.draw(request_lists(Geometry.of(model)))
-    found = Engine(model, word_tokenizer(), batch_tokens=batch_tokens).score(requests)
+    engine = Engine(model, word_tokenizer(), batch_tokens=batch_tokens)
+    # Short tails would else share a pass from the lowest layer among them.
+    engine._shape = replace(engine._shape, overhead=data.draw(st.sampled_from([0, 0, 32])))
+    found = engine.score(requests)
     # transformers' eager softmax is float32 in a float64 model too.
     tolerance = 1e-9 if attention == "sdpa" else 2e-5
     for request, answers in zip(requests, found, strict=True):
