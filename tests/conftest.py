@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,12 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip("TIMONEL_DATA names no folder with the real data sets (n4, xnli, xquad)")
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For models so small that two threads wait for each other wherever the cores are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

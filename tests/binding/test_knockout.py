@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
@@ -14,22 +12,8 @@ from oracles.planted import Bench
 from timonel.binding import Contrast, Cut, Form, knockout_table, score_pairs
 from timonel.binding.knockout import name_heads
 from timonel.binding.pair import Pair
-from timonel.binding.planted import planted_binding
 from timonel.engine import Engine
 from timonel.stats import cluster_mean
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(planted_binding(items=8))
 
 
 def made_up(pairs: tuple[Pair, ...], delta: np.ndarray) -> Contrast:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from oracles.planted import Bench, naive, score
 from timonel.binding import BindingResult, BindingStudy, Cut, score_pairs, study
 from timonel.binding.own_form import OwnForm
 from timonel.binding.pair import CONDITIONS, Pair
-from timonel.binding.planted import planted_binding
 from timonel.binding.sources import read_pairs
 from timonel.binding.words import conclusions
 from timonel.engine import Engine, Store
@@ -22,24 +20,6 @@ from timonel.errors import InputError
 from tiny import tiny, word_tokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(planted_binding(items=8))
-
-
-@pytest.fixture(scope="module")
-def engine(bench: Bench) -> Engine:
-    return Engine(bench.planted.model, bench.planted.tokenizer)
 
 
 # Against the oracle, which knows nothing of files, marks, spans or requests.

@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import fields
 
 import pytest
@@ -14,15 +13,6 @@ from oracles.planted import EVERY_HEAD, Bench, prompt_text, score
 from timonel.binding.pair import CONDITIONS
 from timonel.binding.planted import planted_binding
 from timonel.errors import InputError
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The oracle's matrices are so small that threads cost more than they save."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

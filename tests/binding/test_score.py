@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +11,8 @@ from oracles.planted import Bench, naive, score
 from timonel.binding import Contrast, Cut, Form, score_pairs
 from timonel.binding.cut import every_head
 from timonel.binding.pair import CONDITIONS
-from timonel.binding.planted import planted_binding
 from timonel.binding.score import contrast_requests, preference, prior_requests, strength
 from timonel.engine import Engine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(planted_binding(items=8))
-
-
-@pytest.fixture(scope="module")
-def engine(bench: Bench) -> Engine:
-    return Engine(bench.planted.model, bench.planted.tokenizer)
 
 
 def letters(bench: Bench) -> Form:

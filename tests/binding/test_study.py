@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,6 @@ from timonel.engine import Engine, Store
 from timonel.errors import InputError
 from timonel.stats import cluster_mean
 from tiny import tiny, word_tokenizer
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(planted_binding(items=8))
 
 
 def run(

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from timonel.binding.planted import planted_binding
 from timonel.cli.main import run
 from tiny import tiny_folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def small(one_thread: None) -> None:
+    """Every test here runs models of a few thousand parameters."""
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,10 @@ from timonel.evaluate.culture import culture_task
 from timonel.evaluate.generate import generate
 from timonel.evaluate.metrics import metrics_table
 from timonel.evaluate.rivals import edge_plan, prompt_rival
-from timonel.evaluate.run import default_wrap, evaluate, rate, work
+from timonel.evaluate.run import evaluate, rate, work
 from timonel.evaluate.task import BASELINE, Condition, Task, Wrap
 from timonel.evaluate.words import sentences
-from timonel.prompts import Prompt
+from timonel.prompts import Prompt, default_wrap
 from tiny import tiny, word_tokenizer
 
 HEADS = [(layer, head) for layer in range(3) for head in range(4)]

@@ -15,9 +15,9 @@ from timonel.data.n4 import N4, N4Row, in_group_slot, neutral_items, read_n4
 from timonel.errors import InputError
 from timonel.evaluate.culture import culture_questions, culture_task
 from timonel.evaluate.n4 import n4_questions, n4_task
-from timonel.evaluate.questions import MULTIPLE_CHOICE, Question, QuestionTask
-from timonel.evaluate.run import default_wrap
+from timonel.evaluate.questions import Question, QuestionTask
 from timonel.evaluate.sampling import sample
+from timonel.prompts import MULTIPLE_CHOICE, default_wrap
 from tiny import word_tokenizer
 
 ALIASES = ("related", "identity", "varied")

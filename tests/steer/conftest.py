@@ -1,17 +1,10 @@
-"""Threads for models this small."""
+"""One thread for tiny models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads on so little work wait for each other wherever the cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def small(one_thread: None) -> None:
+    """Every test here runs models of a few thousand parameters."""

@@ -27,20 +27,18 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from timonel.binding.pair import ENGLISH, Identity, Pair, Polarity, Slot, Wording
-from timonel.data.culture import Culture, CultureItem, CultureTemplate, outsiders
+from timonel.data.culture import Culture, CultureItem, CultureTemplate, outsiders, turns
 from timonel.errors import InputError
 
 POLARITIES: tuple[Polarity, Polarity] = ("avoid", "choose")
 _SLOTS: tuple[Slot, Slot] = ("a", "b")
 
 _Matrix = npt.NDArray[np.bool_]
-_T = TypeVar("_T")
 
 
 def pairs_from_culture(culture: Culture, seed: int = 42, *, contested: bool = False) -> tuple[Pair, ...]:
@@ -57,14 +55,14 @@ def pairs_from_culture(culture: Culture, seed: int = 42, *, contested: bool = Fa
     items = [item for item in culture.items if contested or not item.contested]
     foreign = {item.id: outsiders(culture, item) for item in items}
     rng = np.random.RandomState(seed)  # its streams are frozen for good, unlike those of numpy's Generator
-    related = {item.id: _turns(rng, sorted(item.related), 2 * len(POLARITIES)) for item in items}
+    related = {item.id: turns(rng, sorted(item.related), 2 * len(POLARITIES)) for item in items}
     allowed = _wholly_foreign(items, foreign)
     used: Counter[str] = Counter()
     pairs: list[Pair] = []
     for polarity in POLARITIES:
         templates = _by_kind(culture, polarity)
-        slots = {item.id: _turns(rng, _SLOTS, 2) for item in items}
-        stems = {item.id: _turns(rng, templates[item.kind], 2) for item in items}
+        slots = {item.id: turns(rng, _SLOTS, 2) for item in items}
+        stems = {item.id: turns(rng, templates[item.kind], 2) for item in items}
         partner = _permutation(rng, allowed, items)
         allowed[np.arange(len(items)), partner] = allowed[partner, np.arange(len(items))] = False
         for one, two in ((item, items[at]) for item, at in zip(items, partner, strict=True)):
@@ -102,12 +100,6 @@ def _divided(character: str) -> str:
     if unicodedata.category(character)[0] not in "LM":
         return " "
     return f" {character} " if unicodedata.name(character, "").startswith("CJK UNIFIED") else character
-
-
-def _turns(rng: np.random.RandomState, values: Sequence[_T], count: int) -> list[_T]:
-    """`count` values, each as often as any other give or take one, in a shuffled order."""
-    order = [values[int(at)] for at in rng.permutation(len(values))]
-    return [order[at % len(order)] for at in range(count)]
 
 
 def _by_kind(culture: Culture, polarity: Polarity) -> dict[str, list[CultureTemplate]]:

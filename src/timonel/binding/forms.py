@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from timonel.binding.pair import Condition, Identity, Pair, Wording
 from timonel.engine import Request, choice, continuation
 from timonel.errors import InputError
-from timonel.prompts import Chat, Prompt, letter_tokens, render
+from timonel.prompts import Prompt, Wrap, chat_of, letter_tokens, render
 from timonel.prompts.markup import Mark, find_mark
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["S", "K"]
 FormName = Literal["letters", "cloze"]
-Wrap = Literal["instruct", "base"]
 Rows = Literal["own", "writing"]
 
 # Below this, models do not map options to letters (SmolLM2-135M: no effect with letters, a clear one in cloze form).
@@ -178,8 +177,7 @@ class Form:
         return prompt
 
     def _render(self, text: str, marks: tuple[Mark, ...], answer: str, answer_marks: tuple[Mark, ...]) -> Prompt:
-        chat = Chat.USER_TURN if self.wrap == "instruct" else Chat.PLAIN
-        key = (text, marks, answer, answer_marks)
+        key, chat = (text, marks, answer, answer_marks), chat_of(self.wrap)
         if key not in self._cache:
             self._cache[key] = render(self.tokenizer, text, marks, chat=chat, answer=answer, answer_marks=answer_marks)
         return self._cache[key]

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from timonel.binding.forms import Form, Wrap
+from timonel.binding.forms import Form
 from timonel.binding.sampling import sample
 from timonel.binding.score import score_pairs
 from timonel.binding.sources import read_pairs
 from timonel.binding.words import MASS_FLOOR
 from timonel.engine import Engine
+from timonel.prompts import Wrap, default_wrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +42,7 @@ def letters_mass(
     Raises:
         InputError: the tokenizer has no token for a letter.
     """
-    wrap = wrap or ("instruct" if getattr(tokenizer, "chat_template", None) else "base")
+    wrap = wrap or default_wrap(tokenizer)
     pairs = sample(read_pairs("culture").pairs, questions, seed=0)
     (asked,) = score_pairs(engine, Form(tokenizer, "letters", wrap), pairs, "S", stage="letters")
     return float(np.median(np.concatenate(asked.mass())))

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from timonel.binding.forms import Asker, Form, FormName, Kind, Rows, Wrap, default_form
+from timonel.binding.forms import Asker, Form, FormName, Kind, Rows, default_form
 from timonel.binding.own_pairs import OwnPair
 from timonel.binding.pair import CONDITIONS, Condition, Pair
 from timonel.engine import Request, continuation
 from timonel.errors import InputError
-from timonel.prompts import Chat, Prompt, render
+from timonel.prompts import Chat, Prompt, Wrap, default_wrap, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +144,7 @@ def asker_for(
             asked = f"--form {form}" if form is not None else f"--rows {rows}"
             raise InputError(f"{asked} is for pairs of identities, but own rows bring their prompts; leave it out.")
         return OwnForm(tokenizer, own), "the rows bring their own prompts and answers"
-    wrap = wrap or ("instruct" if getattr(tokenizer, "chat_template", None) else "base")
+    wrap = wrap or default_wrap(tokenizer)
     name, reason = default_form(parameters, wrap)
     if form is not None and form != name:
         name, reason = form, "asked for"

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from timonel.prompts.letters import MULTIPLE_CHOICE
+
 Condition = Literal["match", "mismatch"]
 Slot = Literal["a", "b"]
 Polarity = Literal["avoid", "choose"]
@@ -53,10 +55,7 @@ class Wording:
 
 
 ENGLISH = Wording(
-    choice=(
-        "Please answer by selecting only one multiple choice option, for example '(a)', '(b)', or '(c)'. "
-        "Do not add any other words. "
-    ),
+    choice=MULTIPLE_CHOICE,
     letter_line="Answer with a single letter: A, B, or C.\nAnswer:",
     base_line="Answering between the provided multiple choice letter options, I would choose letter (",
     knowledge="Which of the following cultural identities is most associated with {item}?",

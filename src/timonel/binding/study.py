@@ -21,7 +21,7 @@ import pandas as pd
 
 from timonel.binding.choices import STAGES, check_choices
 from timonel.binding.cut import EDGES, Cut, every_head
-from timonel.binding.forms import Asker, FormName, Rows, Wrap
+from timonel.binding.forms import Asker, FormName, Rows
 from timonel.binding.knockout import knockout_table
 from timonel.binding.own_form import asker_for
 from timonel.binding.pair import Pair
@@ -29,6 +29,7 @@ from timonel.binding.score import Contrast, contrast_requests, prior_requests, s
 from timonel.binding.tables import baseline_table, pairs_table
 from timonel.engine import Engine, Request
 from timonel.errors import InputError
+from timonel.prompts import Wrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -52,8 +52,7 @@ def evaluate(
         raise InputError(f"--wrap is {wrap!r}, but it must be instruct or base; write one of these.")
     if full and limit is not None:
         raise InputError(f"--limit is {limit}, but --full asks all questions; give one of the two.")
-    if entry is not None and plan is None:
-        raise InputError(f"--entry is {entry!r}, but it names a plan of a file; give --plan FILE.")
+    options.check_entry(entry, plan)
     from timonel.evaluate.sampling import DEFAULT_SIZE
     from timonel.evaluate.tasks import read_tasks
 
@@ -62,9 +61,9 @@ def evaluate(
         if task.remark:
             complain(f"Note: {task.remark}.")
     from timonel.engine import Engine
-    from timonel.evaluate.run import default_wrap
     from timonel.models import load
     from timonel.models.catalog import kind_of
+    from timonel.prompts import default_wrap
 
     quiet_libraries()
     loaded, tokenizer = load(model, dtype, device)
@@ -159,18 +158,10 @@ def _table(found: Evaluation, model: str) -> Any:
             continue  # the same as diff_aware, or for the files alone
         about = [f"misses {misses}"] * (misses != "any") + [subset] * (subset != "all")
         title = metric + (f" ({', '.join(about)})" if about else "")
-        levels = [_level(by_place[subset, metric, misses, name, ""]) for name in names]
-        moves = [_move(by_place[subset, metric, misses, name, names[0]]) for name in names[1:]]
+        levels = [_interval(by_place[subset, metric, misses, name, ""], "") for name in names]
+        moves = [_interval(by_place[subset, metric, misses, name, names[0]], "+") for name in names[1:]]
         cells.append([title, *levels, *moves])
     return table(f"{found.task} under {model}: percent, with 95 % intervals by scenario", headers, cells)
-
-
-def _level(row: dict[str, Any]) -> str:
-    return _interval(row, "")
-
-
-def _move(row: dict[str, Any]) -> str:
-    return _interval(row, "+")
 
 
 def _interval(row: dict[str, Any], sign: str) -> str:

@@ -98,6 +98,12 @@ def arguments_of(context: typer.Context) -> dict[str, Any]:
     }
 
 
+def check_entry(entry: str | None, plan: Path | None) -> None:
+    """--entry picks one of a file's plans."""
+    if entry is not None and plan is None:
+        raise InputError(f"--entry is {entry!r}, but it names a plan of a file; give --plan FILE.")
+
+
 def alone_means_local(arguments: list[str]) -> list[str]:
     """`--ray` without an address, as `--ray=local`: an option whose value may be left out is no notion of typer's."""
     return [

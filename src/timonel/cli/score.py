@@ -42,8 +42,7 @@ def score(
     "chat": false}. Without answers, the letters a, b and c are scored, each in all its spellings. A plan that names
     spans finds them by marks in the prompt, such as [[item:a kimono]]; log_p_steered and change stand beside log_p.
     """
-    if entry is not None and plan is None:
-        raise InputError(f"--entry is {entry!r}, but it names a plan of a file; give --plan FILE.")
+    options.check_entry(entry, plan)
     asked = read_prompts(prompts, limit)
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out is {out}, but the table is written as .csv or .parquet; end the name in one of these.")

@@ -60,6 +60,7 @@ def steer(
     if prompt is None and not interactive:
         raise InputError("There is no prompt; give a text, or --interactive to type several.")
     from timonel.models import Geometry, load
+    from timonel.prompts import has_template
     from timonel.steer.compare import Writing, compare, parse_span, prompt_of
 
     writing = Writing(tokens, sample, temperature, seed)
@@ -68,7 +69,7 @@ def steer(
     loaded, tokenizer = load(model, dtype, device)
     geometry = Geometry.of(loaded)
     chosen = _plan(loaded, tokenizer, geometry, plan, entry, head or ())
-    wrapped = bool(getattr(tokenizer, "chat_template", None)) if chat is None else chat
+    wrapped = has_template(tokenizer) if chat is None else chat
 
     def answer(text: str) -> Comparison:
         made = prompt_of(tokenizer, text, spans, chat=wrapped)
@@ -89,8 +90,7 @@ def _plan(loaded: Any, tokenizer: Any, geometry: Any, path: Path | None, entry: 
 
     scales = tuple(scaled_head(geometry, one) for one in heads)
     if path is None:
-        if entry is not None:
-            raise InputError(f"--entry is {entry!r}, but it names a plan of a file; give --plan FILE.")
+        options.check_entry(entry, path)
         return Plan(scales)
     found = Plan.load(path, model=loaded, tokenizer=tokenizer, entry=entry)
     return replace(found, interventions=(*found, *scales))

@@ -21,10 +21,13 @@ answer alike, that a thing belongs to nobody else, or that its list of neighbour
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
+
+import numpy as np
 
 from timonel.data._culture_table import (
     CONTINENTS,
@@ -55,7 +58,10 @@ __all__ = [
     "languages",
     "outsiders",
     "read_culture",
+    "turns",
 ]
+
+_T = TypeVar("_T")
 
 SHIPPED = Path(__file__).parent / "culture"
 """The folder of the shipped table; copy it to make one's own."""
@@ -85,6 +91,12 @@ class Culture:
 def languages(path: str | Path = SHIPPED) -> tuple[str, ...]:
     """The languages that a table's folder has texts in."""
     return tuple(sorted(file.stem for file in Path(path).glob("*.yaml")))
+
+
+def turns(rng: np.random.RandomState, values: Sequence[_T], count: int) -> list[_T]:
+    """`count` values, each as often as any other give or take one, in a shuffled order; what designs draw by."""
+    order = [values[int(at)] for at in rng.permutation(len(values))]
+    return [order[at % len(order)] for at in range(count)]
 
 
 def outsiders(culture: Culture, item: CultureItem) -> frozenset[str]:

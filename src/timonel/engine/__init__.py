@@ -1,6 +1,7 @@
 """Running prompts under conditions: batches, shared prefixes, and a store that survives being killed."""
 
-from timonel.engine.engine import Engine, Progress
+from timonel.engine.batches import Progress
+from timonel.engine.engine import Engine
 from timonel.engine.face import score, score_requests, table_of
 from timonel.engine.folder import RunFolder, is_running, open_run, read_record
 from timonel.engine.identity import SCORING_VERSION

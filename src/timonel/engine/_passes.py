@@ -12,8 +12,6 @@ Shapes: b prompts, q query positions.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +21,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from timonel.engine.batches import Meter, acting, digest, fill
 from timonel.errors import InputError, UnsupportedModel
 from timonel.prompts.prompt import Prompt
-from timonel.steer.attach import attach_bound
 from timonel.steer.bound import Bound
 from timonel.steer.plan import Plan
 
@@ -56,19 +54,10 @@ class Piece:
         return digest([self.ids, self.asks, self.bound.signature()])
 
 
-def digest(content: object) -> str:
-    """A hash of plain values."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
 def pair_up(engine: Engine, prompts: Sequence[Prompt], plans: Sequence[Plan] | None) -> list[tuple[Prompt, Plan]]:
     """Each prompt with its plan, none being the unsteered model's; checks that the model knows the tokens."""
     for prompt in prompts:
-        if max(prompt.ids) >= engine.geometry.vocab or min(prompt.ids) < 0:
-            raise InputError(
-                f"A prompt has token {max(prompt.ids)}, but this model's vocabulary is 0 to "
-                f"{engine.geometry.vocab - 1}; use the model's own tokenizer."
-            )
+        engine.geometry.check_tokens(prompt.ids, "A prompt")
     if plans is not None and len(plans) != len(prompts):
         raise InputError(f"There are {len(plans)} plans for {len(prompts)} prompts, but each prompt takes one.")
     return list(zip(prompts, [Plan()] * len(prompts) if plans is None else plans, strict=True))
@@ -76,12 +65,8 @@ def pair_up(engine: Engine, prompts: Sequence[Prompt], plans: Sequence[Plan] | N
 
 def lay_out(pieces: Sequence[Piece], digests: Sequence[str], batch_tokens: int) -> list[list[int]]:
     """Batches of pieces of like length, as indices; a batch feeds at most `batch_tokens`, or is one piece."""
-    batches: list[list[int]] = []
-    for index in sorted(range(len(pieces)), key=lambda i: (len(pieces[i].ids), digests[i])):
-        if not batches or len(pieces[index].ids) * (len(batches[-1]) + 1) > batch_tokens:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+    order = sorted(range(len(pieces)), key=lambda i: (len(pieces[i].ids), digests[i]))
+    return fill(order, lambda i: len(pieces[i].ids), batch_tokens)
 
 
 def tokens(batch: Collection[Piece]) -> int:
@@ -118,7 +103,7 @@ def stream(
     ]
     # Looked up batch by batch, here and below, so that memory does not grow with what the store holds.
     todo = [_missing(engine, batch) for batch in batches]
-    progress = Meter(engine, stage, sum(tokens(some.values()) for some in todo))
+    progress = Meter(engine.progress, stage, sum(tokens(some.values()) for some in todo))
     for batch, some in zip(batches, todo, strict=True):
         if some:
             engine.store.begin()
@@ -139,39 +124,13 @@ def _keys(engine: Engine, kind: str, digests: Sequence[str]) -> list[str]:
     return [digest([engine.salt, CAPTURE_VERSION, kind, mates, one]) for one in digests]
 
 
-class Meter:
-    """Tells the engine's progress how far a capture has come."""
-
-    def __init__(self, engine: Engine, stage: str, total: int) -> None:
-        """Begins at 0 of `total` tokens; says nothing where there is nothing to do."""
-        self._engine, self._stage, self._total, self._done = engine, stage, total, 0
-        if total:
-            self.add(0)
-
-    def add(self, done: int) -> None:
-        """Some tokens more are done."""
-        self._done += done
-        if self._engine.progress:
-            self._engine.progress(self._stage, self._done, self._total)
-
-
 @contextmanager
 def steered(engine: Engine, batch: Sequence[Piece]) -> Iterator[Int[Tensor, "b q"]]:
     """Inside, the plans of a batch act on the model; yields the token ids to feed, padded on the right."""
     width = max(len(piece.ids) for piece in batch)
     ids = torch.tensor([[*piece.ids, *[0] * (width - len(piece.ids))] for piece in batch], device=engine.device)
-    bounds = [piece.bound for piece in batch]
-    with (
-        # Numbers are kept as this dtype's; a caller's autocast would make others under the same key.
-        torch.autocast(engine.device.type, enabled=False),
-        attach_bound(engine.model, bounds, engine.geometry, track=False, pads=[0] * len(batch)) as attached,
-    ):
+    with acting(engine.model, engine.geometry, [piece.bound for piece in batch], [0] * len(batch)):
         yield ids
-        if attached.fired != attached.expected:
-            raise UnsupportedModel(
-                f"The plans of a batch name {attached.expected} rows of heads, but {attached.fired} were rewritten; "
-                "this model's attention does not pass where it should, so what is read from it would be wrong."
-            )
 
 
 def decode(engine: Engine, ids: Int[Tensor, "b q"]) -> Float[Tensor, "b q hidden"]:

@@ -31,16 +31,15 @@ from torch import Tensor
 
 from timonel.engine._passes import (
     CAPTURE_VERSION,
-    Meter,
     Piece,
     by_layer,
     decode,
-    digest,
     lay_out,
     pair_up,
     steered,
     tokens,
 )
+from timonel.engine.batches import Meter, digest
 from timonel.errors import InputError, UnsupportedModel
 from timonel.prompts.prompt import Prompt
 from timonel.steer.plan import Plan
@@ -140,7 +139,7 @@ def activity(
         pieces.setdefault(label, []).append(Piece.of(prompt, prompt.answer_start, (), plan))
     opened = {label: _open(engine, some, site, where) for label, some in pieces.items()}
     distinct = {group.key: group for group in opened.values()}  # two labels may stand for the same inputs
-    progress = Meter(engine, stage, sum(tokens(batch) for group in distinct.values() for batch in group.todo))
+    progress = Meter(engine.progress, stage, sum(tokens(batch) for group in distinct.values() for batch in group.todo))
     records = {key: _run(engine, group, site, where, progress) for key, group in distinct.items()}
     size = 2 + 3 * engine.geometry.n_layers * engine.geometry.layers[0].neurons
     table = np.array([records[group.key] for group in opened.values()]).reshape(-1, size)

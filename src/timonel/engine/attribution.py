@@ -171,7 +171,7 @@ def _slopes(engine: Engine, batch: Sequence[Piece]) -> list[list[float]]:
             total = torch.stack([one[answer] for one in log_p if answer < len(one)]).sum()
             grads = torch.autograd.grad(total, written, retain_graph=answer + 1 < longest)
             slopes = torch.cat([_inner(grad, index, gaps[at]).cpu() for at, grad in enumerate(grads)], dim=2)
-            for row, values in enumerate(slopes.flatten(1).cpu().double().tolist()):
+            for row, values in enumerate(slopes.flatten(1).double().tolist()):
                 if answer < len(log_p[row]):
                     found[row] += values
     return found

@@ -70,9 +70,8 @@ def _watch_likeliest(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, plans: Mapping[str, Plan]
 ) -> pd.DataFrame:
     """The most probable next token under each plan; the token itself, since its text might be read as other tokens."""
-    device = engine.model.get_input_embeddings().weight.device
     with torch.inference_mode():
-        logits = engine.model(input_ids=torch.tensor([prompt.ids], device=device), logits_to_keep=1).logits
+        logits = engine.model(input_ids=torch.tensor([prompt.ids], device=engine.device), logits_to_keep=1).logits
     token = int(logits[0, -1].argmax())
     scores = engine.score([Request(prompt, (choice(prompt, (token,)),), plan) for plan in plans.values()])
     answer = tokenizer.decode([token])

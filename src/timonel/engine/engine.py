@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from timonel.engine import budget
+from timonel.engine.batches import Meter, Progress
 from timonel.engine.forward import Scores, run_unit
 from timonel.engine.identity import Identity
 from timonel.engine.layout import lay_out
 from timonel.engine.request import Request, Work
 from timonel.engine.store import Store
-from timonel.engine.unit import Shape, Unit
+from timonel.engine.unit import Shape, Unit, remaining
 from timonel.engine.workers import RayWorkers
 from timonel.engine.workload import Workload
 from timonel.errors import InputError
+from timonel.models.fingerprint import tokenizer_hash
 from timonel.models.geometry import Geometry
 from timonel.steer.attach import is_steered
 
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
 
 _BATCH = "batch_tokens"
 _LOG = logging.getLogger("timonel")
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, the work done and the work in all, in one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,8 @@ class Engine:
             raise InputError(f"--batch-tokens is {batch_tokens}, but a batch needs at least one token; try 2048.")
         self.model = model
         self.geometry = Geometry.of(model)
-        self._tokenizer = tokenizer
+        # Once: scores depend on ids alone, and a large vocabulary takes longer to hash than a small call to run.
+        self._tokenizer = tokenizer_hash(tokenizer)
         self.store = Store() if store is None else store  # an empty store is falsy
         self.progress = progress
         self.workers = workers
@@ -166,42 +166,39 @@ class Engine:
     def _compute(self, queue: _Queue, stage: str) -> Iterator[tuple[int, tuple[float, ...]]]:
         """Runs what is missing, unit by unit; each forward pass's scores are kept before they are handed out."""
         missing = queue.missing
-        todo = [unit.only(missing) for unit in queue.units if not missing.isdisjoint(unit.members)]
-        total, done = sum(unit.cost(self.geometry.n_layers) for unit in todo), 0
-        if todo and self.progress:
-            self.progress(stage, 0, total)
-        for cost, scores in self._spread(todo, queue, missing) if self.workers else self._here(todo, queue, missing):
+        todo = remaining(queue.units, missing)
+        if not todo:
+            return
+        progress = Meter(self.progress, stage, sum(unit.cost(self.geometry.n_layers) for unit in todo))
+        workers = self.workers
+        steps = self._spread(workers, todo, queue, missing) if workers else self._here(todo, queue, missing)
+        for cost, scores in steps:
             yield from scores.items()
-            done += cost
-            if self.progress:
-                self.progress(stage, done, total)
+            progress.add(cost)
 
     def _here(self, units: Sequence[Unit], queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
         """Units one after the other on this model; one step is a forward pass."""
         for unit in units:
-            yield from self._run(unit, queue, missing)
+            passes = run_unit(self.model, self.geometry, unit, queue.work)
+            for cost in unit.costs(self.geometry.n_layers):
+                self.store.begin()
+                yield cost, self._keep(next(passes), queue, missing)
 
-    def _spread(self, units: Sequence[Unit], queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
+    def _spread(
+        self, workers: RayWorkers, units: Sequence[Unit], queue: _Queue, missing: set[int]
+    ) -> Iterator[tuple[int, Scores]]:
         """Units over the workers; one step is a unit."""
-        if not units or self.workers is None:
-            return
-        self.workers.start(self.salt)
-        for unit, found in self.workers.run(units, queue.work):
+        workers.start(self.salt)
+        for unit, found in workers.run(units, queue.work):
             costs = unit.costs(self.geometry.n_layers)
             self.store.begin(len(costs))
-            scores = {index: one for index, one in found.items() if index in missing}
-            self.store.put({queue.keys[index]: one for index, one in scores.items()})
-            yield sum(costs), scores
+            yield sum(costs), self._keep(found, queue, missing)
 
-    def _run(self, unit: Unit, queue: _Queue, missing: set[int]) -> Iterator[tuple[int, Scores]]:
-        """Computes one unit, and keeps what each of its forward passes gives."""
-        passes = run_unit(self.model, self.geometry, unit, queue.work)
-        for cost in unit.costs(self.geometry.n_layers):
-            self.store.begin()
-            # What is kept already stays, so that a later run reads the same to the last bit.
-            scores = {index: one for index, one in next(passes).items() if index in missing}
-            self.store.put({queue.keys[index]: one for index, one in scores.items()})
-            yield cost, scores
+    def _keep(self, found: Scores, queue: _Queue, missing: set[int]) -> Scores:
+        """Keeps what was missing; what is kept already stays, so that a later run reads the same to the last bit."""
+        scores = {index: one for index, one in found.items() if index in missing}
+        self.store.put({queue.keys[index]: one for index, one in scores.items()})
+        return scores
 
     def workload(self, requests: Sequence[Request]) -> Workload:
         """What these requests would cost now; computes nothing."""
@@ -215,7 +212,7 @@ class Engine:
         everything = set(range(len(queue.work)))
         # Evenly spread units show all lengths; those at one end would not.
         for unit in queue.units[:: max(1, len(queue.units) // 16)]:
-            for spent, _ in self._run(unit, queue, everything):
+            for spent, _ in self._here([unit], queue, everything):
                 cost += spent
                 if time.perf_counter() - start > seconds:
                     break
@@ -234,17 +231,9 @@ class Engine:
     def _distinct(self, requests: Sequence[Request]) -> tuple[list[Work], list[int]]:
         """The distinct pieces of work, and for each request which of them it is."""
         index: dict[Work, int] = {}
-        vocabulary = self.geometry.vocab
         for request in requests:
-            tokens = (
-                *request.prompt.ids,
-                *(token for answer in request.answers for _, some in answer for token in some),
-            )
-            if min(tokens) < 0 or max(tokens) >= vocabulary:
-                raise InputError(
-                    f"A request has token {max(tokens)}, but this model's vocabulary is 0 to {vocabulary - 1}; "
-                    "use the model's own tokenizer."
-                )
+            named = (token for answer in request.answers for _, some in answer for token in some)
+            self.geometry.check_tokens((*request.prompt.ids, *named), "A request")
         place = [index.setdefault(Work.of(request), len(index)) for request in requests]
         return list(index), place
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from timonel.engine.batches import acting
 from timonel.engine.kept import Resume, State
 from timonel.engine.request import Work
 from timonel.engine.stack import run_rows, run_trunks
 from timonel.engine.unit import Pass, Row, Unit
-from timonel.errors import UnsupportedModel
 from timonel.models.geometry import Geometry
-from timonel.steer.attach import attach_bound
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,7 +121,7 @@ class _UnitRun:
                 reads.add(member, one, row, trunk.tree.path(one.ids[: one.first_row]), 0, one.first_row)
         layers = sorted({one.layer for one in self.unit.passes})
         trees = [trunk.tree for trunk in self.unit.trunks]
-        with torch.inference_mode(), self._own_precision():
+        with torch.inference_mode(), acting(self.model, self.geometry, (), ()):
             hidden, self.state = run_trunks(self.model, self.geometry, trees, list(reads.cells), layers)
             self.early = reads.sums(self.model, self.geometry, hidden)
         members = {member for trunk in self.unit.trunks for member in trunk.members}
@@ -141,18 +140,9 @@ class _UnitRun:
         trees = [row.tree for row in one.rows]
         last = self.geometry.n_layers - 1
         trim = not any(change.what.layer == last for bound in bounds for change in bound.changes)
-        with (
-            torch.inference_mode(),
-            self._own_precision(),
-            attach_bound(self.model, bounds, self.geometry, track=False, pads=pads) as attached,
-        ):
+        with torch.inference_mode(), acting(self.model, self.geometry, bounds, pads):
             resume = self._resume(one)
             hidden = run_rows(self.model, self.geometry, trees, starts, list(reads.cells), resume, trim=trim)
-            if attached.fired != attached.expected:
-                raise UnsupportedModel(
-                    f"The plans of a pass name {attached.expected} rows of heads, but {attached.fired} were rewritten; "
-                    "this model's attention does not pass where it should, so its scores would be wrong."
-                )
             late = reads.sums(self.model, self.geometry, hidden)
         return self._scores(one.members, late)
 
@@ -184,10 +174,6 @@ class _UnitRun:
             )
             for member in members
         }
-
-    def _own_precision(self) -> torch.autocast:
-        """Turns a caller's autocast off: it would make other numbers under the same key."""
-        return torch.autocast(self.model.get_input_embeddings().weight.device.type, enabled=False)
 
 
 def _touched(one: Pass) -> int | None:

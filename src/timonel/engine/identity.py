@@ -40,8 +40,8 @@ class Identity:
     attention: str | None
 
     @classmethod
-    def of(cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Identity:
-        """Takes it down."""
+    def of(cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | str) -> Identity:
+        """Takes it down; a tokenizer may be given as its hash."""
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
         implementation = getattr(model.config, "_attn_implementation", None)
         return cls(fingerprint(model, tokenizer), _config_hash(model), tuple(dtypes), implementation)

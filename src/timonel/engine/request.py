@@ -8,12 +8,11 @@ before each of its tokens.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from timonel.engine.batches import digest
 from timonel.errors import InputError
 from timonel.prompts.prompt import Prompt
 from timonel.steer.bound import Bound
@@ -108,5 +107,4 @@ class Work:
 
     def key(self, salt: str) -> str:
         """A hash of all that its scores depend on; `salt` stands for the model and how it runs."""
-        listed = [salt, self.ids, self.answers, self.bound.signature()]
-        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+        return digest([salt, self.ids, self.answers, self.bound.signature()])

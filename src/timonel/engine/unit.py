@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from timonel.engine.batches import digest
 from timonel.engine.request import Work
 from timonel.engine.tree import Tree
 from timonel.models.geometry import Geometry
@@ -121,14 +120,15 @@ class Unit:
 
     def mates(self, work: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """For each piece of work a hash of all that shares its passes: what a half-precision score depends on."""
-        trunks = _hash([[trunk.tree.tokens, trunk.tree.depths] for trunk in self.trunks])
+        trunks = digest([[[trunk.tree.tokens, trunk.tree.depths] for trunk in self.trunks]])
         read = {member for trunk in self.trunks for member in trunk.members if not work[member].is_steered}
         yield from ((member, trunks) for member in sorted(read))
         for one in self.passes:
             rows = [[row.tree.tokens, row.tree.depths, row.start, row.trunk, row.bound.signature()] for row in one.rows]
-            mates = _hash(trunks, one.layer, rows)
+            mates = digest([trunks, one.layer, rows])
             yield from ((member, mates) for member in one.members)
 
 
-def _hash(*values: object) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+def remaining(units: Sequence[Unit], missing: Collection[int]) -> list[Unit]:
+    """The units, and of these the passes, in which something is missing."""
+    return [unit.only(missing) for unit in units if not unit.members.isdisjoint(missing)]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from timonel.engine.request import Request, Work
-from timonel.engine.unit import Shape, Unit
+from timonel.engine.unit import Shape, Unit, remaining
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Workload:
         """Counts a layout."""
         trunks = sum(len(trunk.tree) for unit in units for trunk in unit.trunks)
         rows = [row for unit in units for one in unit.passes for row in one.rows]
-        todo = [unit.only(missing) for unit in units if any(member in missing for member in unit.members)]
+        todo = remaining(units, missing)
         resume_at: dict[int, int] = {}
         for row in rows:
             resume_at[row.layer] = resume_at.get(row.layer, 0) + 1

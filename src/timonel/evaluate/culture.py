@@ -21,19 +21,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
-from timonel.data.culture import Culture, CultureItem, CultureTemplate, outsiders, read_culture
+from timonel.data.culture import Culture, CultureItem, CultureTemplate, outsiders, read_culture, turns
 from timonel.errors import InputError
-from timonel.evaluate.questions import MULTIPLE_CHOICE, Half, Polarity, Question, QuestionTask, Slot, with_options
+from timonel.evaluate.questions import Half, Polarity, Question, QuestionTask, Slot, with_options
 from timonel.evaluate.sampling import sample
+from timonel.prompts import MULTIPLE_CHOICE
 
 _POLARITIES: tuple[Polarity, Polarity] = ("avoid", "choose")
 _SLOTS: tuple[Slot, Slot] = ("a", "b")
 _DESIGN_SEED = 42
-_T = TypeVar("_T")
 
 
 def culture_task(language: str = "en", *, limit: int | None = None, seed: int = 0) -> QuestionTask:
@@ -76,12 +75,12 @@ _Asked = tuple[CultureItem, CultureTemplate, str, Slot]
 
 def _draw(rng: np.random.RandomState, culture: Culture, items: Sequence[CultureItem]) -> list[_Asked]:
     """Everything but U: (item, template, key of R, R's slot)."""
-    related = {item.id: _turns(rng, sorted(item.related), 2 * len(_POLARITIES)) for item in items}
+    related = {item.id: turns(rng, sorted(item.related), 2 * len(_POLARITIES)) for item in items}
     asked = []
     for polarity in _POLARITIES:
         for item in items:
             stems = [one for one in culture.templates if (one.kind, one.polarity) == (item.kind, polarity)]
-            for template, slot in zip(_turns(rng, stems, 2), _turns(rng, _SLOTS, 2), strict=True):
+            for template, slot in zip(turns(rng, stems, 2), turns(rng, _SLOTS, 2), strict=True):
                 asked.append((item, template, related[item.id].pop(), slot))
     return asked
 
@@ -101,9 +100,3 @@ def _draw_others(rng: np.random.RandomState, culture: Culture, asked: Sequence[_
         others[number] = open_to[rng.randint(len(open_to))]
         wanting[others[number]] -= 1
     return others
-
-
-def _turns(rng: np.random.RandomState, values: Sequence[_T], count: int) -> list[_T]:
-    """`count` values, each as often as any other give or take one, in a shuffled order."""
-    order = [values[int(at)] for at in rng.permutation(len(values))]
-    return [order[at % len(order)] for at in range(count)]

@@ -18,12 +18,11 @@ Does not show: what a model would write when sampled, nor that two best logits w
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from timonel.engine.batches import Meter, digest, fill
 from timonel.errors import InputError
 from timonel.evaluate._greedy import Greedy, end_tokens, text_of, write
 from timonel.prompts import Prompt
@@ -78,14 +77,10 @@ def generate(
     todo = [number for number, some in enumerate(queue.keys) if any(key not in kept for key in some)]
     if todo:
         queue.try_out(engine, todo[-1])
-    total, done = sum(queue.cost(number) for number in todo), 0
-    if todo and engine.progress:
-        engine.progress(stage, 0, total)
+    progress = Meter(engine.progress, stage, sum(queue.cost(number) for number in todo))
     for number in todo:
         kept.update(queue.run(engine, number))
-        done += queue.cost(number)
-        if engine.progress:
-            engine.progress(stage, done, total)
+        progress.add(queue.cost(number))
     by_prompt = {index: kept[key] for index, key in queue.placed()}
     return [queue.written(by_prompt[index]) for index in range(len(prompts))]
 
@@ -113,20 +108,22 @@ class _Queue:
     ) -> _Queue:
         engine.look()
         for prompt in prompts:
-            _check(prompt, engine.geometry.vocab)
+            if "answer" in prompt.spans:
+                raise InputError("A prompt to write on holds an answer already; make it without one.")
+            engine.geometry.check_tokens(prompt.ids, "A prompt")
         each = [plans or Plan()] * len(prompts) if plans is None or isinstance(plans, Plan) else list(plans)
         if len(each) != len(prompts):
             raise InputError(f"There are {len(each)} plans for {len(prompts)} prompts; give one, or one a prompt.")
         ends = end_tokens(engine.model, tokenizer)
         digests = [
-            _digest([prompt.ids, plan.on(prompt).signature()]) for prompt, plan in zip(prompts, each, strict=True)
+            digest([prompt.ids, plan.on(prompt).signature()]) for prompt, plan in zip(prompts, each, strict=True)
         ]
         batches = lay_out(prompts, how.tokens, engine.batch_tokens)
         salt = [engine.salt, GENERATION_VERSION, "generate", how.tokens, how.stops, ends]
         keys = []
         for batch in batches:
             mates = [digests[index] for index in batch] if engine.half else []
-            keys.append([_digest([*salt, mates, digests[index]]) for index in batch])
+            keys.append([digest([*salt, mates, digests[index]]) for index in batch])
         return cls(tokenizer, prompts, each, how, ends, batches, keys)
 
     def cost(self, number: int) -> int:
@@ -166,27 +163,9 @@ class _Queue:
 
 def lay_out(prompts: Sequence[Prompt], tokens: int, batch_tokens: int) -> list[list[int]]:
     """Batches of prompts of like length, as indices; a batch feeds at most `batch_tokens`, or is one prompt."""
-    batches: list[list[int]] = []
-    for index in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i].ids, i)):
-        if not batches or (len(prompts[index]) + tokens) * (len(batches[-1]) + 1) > batch_tokens:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
-
-
-def _check(prompt: Prompt, vocabulary: int) -> None:
-    if "answer" in prompt.spans:
-        raise InputError("A prompt to write on holds an answer already; make it without one.")
-    if min(prompt.ids) < 0 or max(prompt.ids) >= vocabulary:
-        raise InputError(
-            f"A prompt has token {max(prompt.ids)}, but this model's vocabulary is 0 to {vocabulary - 1}; use the "
-            "model's own tokenizer."
-        )
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i].ids, i))
+    return fill(order, lambda i: len(prompts[i]) + tokens, batch_tokens)
 
 
 def _width(prompts: Sequence[Prompt], batch: Sequence[int]) -> int:
     return max(len(prompts[index]) for index in batch)
-
-
-def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -23,8 +23,7 @@ import pandas as pd
 
 from timonel.evaluate._greedy import Greedy
 from timonel.evaluate.answers import Letter, parse_answer
-from timonel.evaluate.task import Wrap
-from timonel.prompts import Chat, Prompt, render
+from timonel.prompts import MULTIPLE_CHOICE, Prompt, Wrap, chat_of, render
 from timonel.prompts.markup import Mark, shift
 
 if TYPE_CHECKING:
@@ -38,10 +37,6 @@ Outcome = Literal["right", "wrong", "group", "neither", "miss"]
 HALVES: tuple[Half, Half] = ("different", "equal")
 SPANS = ("item", "related", "identity", "varied", "other")
 """What a plan may name; `identity` and `varied` are the same place as `related`."""
-MULTIPLE_CHOICE = (
-    "Please answer by selecting only one multiple choice option, for example '(a)', '(b)', or '(c)'. "
-    "Do not add any other words. "
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +84,8 @@ class Question:
 
     def prompt(self, tokenizer: PreTrainedTokenizerBase, wrap: Wrap, prefix: str = "") -> Prompt:
         """The question as it is asked."""
-        chat = Chat.USER_TURN if wrap == "instruct" else Chat.PLAIN
         text = f"{prefix}{self.text}\n\n{self.choice}"
-        return render(tokenizer, text, shift(self.marks, len(prefix)), chat=chat)
+        return render(tokenizer, text, shift(self.marks, len(prefix)), chat=chat_of(wrap))
 
 
 def with_options(

@@ -23,8 +23,8 @@ from jaxtyping import Float
 
 from timonel.errors import InputError
 from timonel.evaluate.questions import HALVES, QuestionTask
-from timonel.evaluate.task import Condition, Wrap
-from timonel.prompts import Prompt
+from timonel.evaluate.task import Condition
+from timonel.prompts import Prompt, Wrap
 from timonel.steer import ALL, ChannelScale, EdgeScale, Plan, ResidualAdd, Scope, span
 from timonel.steer.vector import Vector
 

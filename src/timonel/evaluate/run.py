@@ -17,7 +17,8 @@ import pandas as pd
 
 from timonel.errors import InputError
 from timonel.evaluate.generate import generate, lay_out
-from timonel.evaluate.task import BASELINE, Condition, Task, Wrap
+from timonel.evaluate.task import BASELINE, Condition, Task
+from timonel.prompts import Wrap, default_wrap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,11 +44,6 @@ class Evaluation:
     def headline(self) -> pd.DataFrame:
         """The table of metrics."""
         return self.tables[f"evaluate_{self.task}"]
-
-
-def default_wrap(tokenizer: PreTrainedTokenizerBase) -> Wrap:
-    """One user turn where there is a chat template, plain text where there is none."""
-    return "instruct" if getattr(tokenizer, "chat_template", None) else "base"
 
 
 def evaluate(

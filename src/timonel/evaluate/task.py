@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from timonel.evaluate._greedy import Greedy
-from timonel.prompts import Prompt
+from timonel.prompts import Prompt, Wrap
 from timonel.steer import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedTokenizerBase
-
-Wrap = Literal["instruct", "base"]
 
 
 @dataclass(frozen=True, slots=True)

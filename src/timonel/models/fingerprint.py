@@ -44,7 +44,7 @@ def fingerprint(model: nn.Module, tokenizer: Any) -> str:
 
     Args:
         model: any module; it is only read, where it lies.
-        tokenizer: a transformers tokenizer, fast or slow.
+        tokenizer: a transformers tokenizer, fast or slow; or its `tokenizer_hash`, where that is at hand.
 
     Returns:
         64 hexadecimal digits.
@@ -75,7 +75,8 @@ def fingerprints(model: nn.Module, tokenizer: Any) -> tuple[str, str]:
     """`weights_fingerprint` and `fingerprint`, with the weights read once."""
     digest = _weights_digest(model)
     weights = digest.hexdigest()
-    digest.update(_tokenizer_hash(tokenizer).encode())
+    whose = tokenizer if isinstance(tokenizer, str) else tokenizer_hash(tokenizer)
+    digest.update(whose.encode())
     return weights, digest.hexdigest()
 
 
@@ -140,7 +141,8 @@ def _hash(values: torch.Tensor) -> str:
     return hashlib.sha256(values.contiguous().view(torch.int16).numpy().tobytes()).hexdigest()
 
 
-def _tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: Any) -> str:
+    """The tokenizer's part of a fingerprint: its vocabulary, and the ids that it gives for a fixed text."""
     digest = hashlib.sha256()
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
     digest.update("\n".join(f"{i} {token}" for token, i in vocabulary).encode(errors="surrogatepass"))

@@ -20,7 +20,7 @@ attaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,15 @@ class Geometry:
     def total_heads(self) -> int:
         """Number of query heads in all layers."""
         return sum(layer.heads for layer in self.layers)
+
+    def check_tokens(self, tokens: Collection[int], whose: str) -> None:
+        """Refuses token ids that this model's vocabulary does not have; `whose` begins the message."""
+        lowest, highest = min(tokens), max(tokens)
+        if lowest < 0 or highest >= self.vocab:
+            raise InputError(
+                f"{whose} has token {highest}, but this model's vocabulary is 0 to {self.vocab - 1}; "
+                "use the model's own tokenizer."
+            )
 
     def check_layer(self, layer: int) -> LayerGeometry:
         """The geometry of a layer, or an InputError with the allowed range."""

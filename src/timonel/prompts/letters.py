@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LETTERS = ("a", "b", "c")
+MULTIPLE_CHOICE = (
+    "Please answer by selecting only one multiple choice option, for example '(a)', '(b)', or '(c)'. "
+    "Do not add any other words. "
+)
+"""What asks for one of them, final space included. Source: N4 (arXiv 2502.01926)."""
 _SPACE_MARKS = ("Ġ", "▁")  # byte-level BPE, SentencePiece
 
 

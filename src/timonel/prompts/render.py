@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from timonel.errors import InputError
 from timonel.prompts.markup import Mark, shift
@@ -26,6 +26,25 @@ class Chat(Enum):
 
     PLAIN = "plain"
     USER_TURN = "user-turn"
+
+
+Wrap = Literal["instruct", "base"]
+"""How a question is put: as one user turn of the chat template, or as plain text that a base model continues."""
+
+
+def default_wrap(tokenizer: PreTrainedTokenizerBase) -> Wrap:
+    """One user turn where there is a chat template, plain text where there is none."""
+    return "instruct" if has_template(tokenizer) else "base"
+
+
+def chat_of(wrap: Wrap) -> Chat:
+    """What that means for a text."""
+    return Chat.USER_TURN if wrap == "instruct" else Chat.PLAIN
+
+
+def has_template(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer has a chat template."""
+    return bool(getattr(tokenizer, "chat_template", None))
 
 
 def render(
@@ -73,7 +92,7 @@ def _wrap(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat) -> tuple[st
     """The wrapped text, where `text` begins in it, and which of its characters are `text` (a template may trim it)."""
     if chat is Chat.PLAIN:
         return text, 0, range(len(text))
-    if not getattr(tokenizer, "chat_template", None):
+    if not has_template(tokenizer):
         raise InputError(
             "This tokenizer has no chat template, but an instruct prompt needs one; "
             "ask for the base form (--wrap base) or use the instruct model's own tokenizer."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from timonel.errors import InputError
 from timonel.models.fingerprint import fingerprint
 from timonel.models.geometry import Geometry
-from timonel.prompts.render import Chat, render
+from timonel.prompts.render import Chat, has_template, render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -47,7 +47,7 @@ class BosPolicy:
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> BosPolicy:
         """Tries it on a text."""
         token = tokenizer.bos_token
-        template = bool(getattr(tokenizer, "chat_template", None))
+        template = has_template(tokenizer)
         if token is None:
             return cls(None, False, False if template else None, 0, 0 if template else None)
         adds = list(tokenizer(_TEXT)["input_ids"])[:1] == [tokenizer.bos_token_id]
@@ -146,7 +146,7 @@ class Checkpoint:
             quantisation=_quantisation(model, geometry),
             dtype=str(embeddings.dtype).removeprefix("torch."),
             device=", ".join(sorted({str(parameter.device) for parameter in model.parameters()})),
-            chat_template=bool(getattr(tokenizer, "chat_template", None)),
+            chat_template=has_template(tokenizer),
             bos=BosPolicy.of(tokenizer),
             fingerprint=fingerprint(model, tokenizer),
         )
